@@ -5,17 +5,25 @@ uv run benchmarks/mismatch/score.py FOLDER [--only PREFIX] [--out ANSWERS.json]
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from nemo_algos.cli import app
 from nemo_algos.terminal import echo
 
+# importing torch and transformers takes longer than most answers
+PROCESSES = get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["nemo_algos.lab.mismatch.examination", "transformers.modeling_utils"]
+)
 OUTCOMES = ("right", "part", "wrong", "unknown", "error")
 SILENT = ("unknown", "few")
 
@@ -78,17 +86,26 @@ def _last(value: Any) -> str:
 def ask(file: Path, truth: dict[str, Any], model: bool) -> dict[str, Any]:
     """The command's answer as JSON; {"verdict": "error"} where it fails."""
     world = file.parent
-    command = [sys.executable, "-m", "nemo_algos", "mismatch", str(file), "--json"]
+    arguments = ["mismatch", str(file), "--json"]
     if model:
-        command += ["--model", str(world / "model")]
+        arguments += ["--model", str(world / "model")]
         for folder in sorted((world / "previous").iterdir()):
-            command += ["--previous", str(folder)]
-        command += ["--adapter", str(world / "adapter")] if truth["adapter"] else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+            arguments += ["--previous", str(folder)]
+        arguments += ["--adapter", str(world / "adapter")] if truth["adapter"] else []
+    with ProcessPoolExecutor(1, PROCESSES) as process:
+        printed, errors = process.submit(_printed, arguments).result()
     try:
-        return json.loads(done.stdout)
+        return json.loads(printed)
     except json.JSONDecodeError:
-        return {"verdict": "error", "text": (done.stderr or done.stdout)[-300:]}
+        return {"verdict": "error", "text": (errors or printed)[-300:]}
+
+
+def _printed(arguments: list[str]) -> tuple[str, str]:
+    """What the command prints, and its errors."""
+    printed, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(errors), suppress(SystemExit):
+        app(arguments)
+    return printed.getvalue(), errors.getvalue()
 
 
 def said(answer: dict[str, Any]) -> str:

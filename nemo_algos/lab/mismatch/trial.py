@@ -137,7 +137,13 @@ class Search:
             near.setdefault(name, self._gained(before, value))
         near = {name: share for name, share in near.items() if share > 0.05}
         value, _, best = tried[0]
-        return (best if self._beyond(value) < HALF * self._beyond(before) else instead), near
+        return (best if self._gains(before, value) else instead), near
+
+    def _gains(self, before: float, after: float) -> bool:
+        """Enough for a name; where the forward that is tried is at rounding anyhow, more."""
+        if before <= self.most:
+            return after < CLEAR * before
+        return self._beyond(after) < HALF * self._beyond(before)
 
     def _beyond(self, level: float) -> float:
         """What is more than rounding."""
@@ -197,7 +203,8 @@ class Search:
             scale=side.record.scale,
             temperature=before.temperature,
         )
-        enough = self.most * (1 if before.level > FAR * self.most else EXACT)
+        far = before.level > FAR * self.most / SLACK
+        enough = self.most * (1 if far else EXACT)
         tried: list[tuple[float, str, State]] = []
 
         def attempt(parameter: dict[str, Any], change: Change) -> float:
@@ -210,7 +217,7 @@ class Search:
 
         for hypothesis in hypotheses:
             alike = next((s for s in (SHOWN, ADAPTER) if hypothesis.name in s), {hypothesis.name})
-            if alike & state.named.keys() or (hypothesis.far and before.level < FAR * self.most):
+            if alike & state.named.keys() or (hypothesis.far and not far):
                 continue
             self.progress(hypothesis.name)
             hypothesis.attempt(case, attempt)

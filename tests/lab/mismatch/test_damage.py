@@ -49,6 +49,19 @@ def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, chang
         assert parameter["scale"] == pytest.approx(more["scale"], abs=0.05)
 
 
+@pytest.mark.parametrize("scale, named", [(1.1, ["bad_layer"]), (1.02, [])])
+def test_a_small_scale_has_a_name_where_it_is_4_times_bfloat16s_rounding(tmp_path, scale, named):
+    other = small.model()
+    with torch.no_grad():
+        other.model.layers[1].self_attn.o_proj.weight.mul_(scale)
+    other = other.bfloat16()
+    rollouts = small.drawn(other, 0, lambda z: z.float())
+    own = small.logprobs([z.float() for z in small.logits(other, rollouts)], rollouts)
+    found = causes(tmp_path, MODEL, rollouts, own, "sampler")
+    assert [name for _, name, _ in found] == named
+    assert all(p["layer"] == 1 and abs(p["scale"] - scale) < 0.03 for *_, p in found)
+
+
 @pytest.mark.long
 def test_two_damaged_layers_are_not_one(tmp_path):
     other = small.moved(MODEL, 0.3)
