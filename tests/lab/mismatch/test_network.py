@@ -231,6 +231,17 @@ def test_a_cache_that_is_kept_has_a_name_of_its_own(tmp_path):
     assert cause.parameter == {"folder": "old", "cache": "kept"}
 
 
+def test_a_window_between_powers_of_two_is_found_by_its_first_token(tmp_path):
+    """Most responses are hardly longer: the next lower power is worse than no window."""
+    sampler, trainer = (
+        small.logprobs(z, ROLLOUTS) for z in (small.logits(MODEL, ROLLOUTS), windowed(21))
+    )
+    dump = from_arrays(ROLLOUTS.arrays(sampler, trainer))
+    (cause,) = examine([dump], small.saved(MODEL, tmp_path / "now")).causes
+    assert (cause.side, cause.name) == ("trainer", "sliding_window")
+    assert cause.parameter == {"window": 21}
+
+
 def test_the_cache_ends_at_a_tokens_own_place():
     """Of a response with a token left out: the place before it and the places after."""
     lines = Lines(ROLLOUTS.prompts[0][None], None, None, [(0, torch.tensor([4, 5, 8, 9]))])

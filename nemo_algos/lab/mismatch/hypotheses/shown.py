@@ -22,6 +22,7 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
 from nemo_algos.lab.mismatch.network import Change, Lines, Network, lines, within
 
 Array = np.ndarray
+OFF = 6.0  # standard deviations of rounding
 
 
 def _behind(prompt: Callable[[Response], Array]) -> Change:
@@ -133,13 +134,15 @@ def _packed(size: int, own: bool, _: Network, __: Lines, some: Sequence[Response
 
 
 def sliding_window(case: Case, attempt: Attempt) -> None:
-    """A query sees the last keys alone."""
+    """A query sees the last keys alone: as many as stand before the first token that is off."""
     grid = [2**k for k in range(3, 13) if 2**k < case.longest + 256]
+    off = case.responses.column("at")[np.abs(case.apart) > OFF]
+    grid = sorted({*grid, int(off.min()) - 1} - {0}) if len(off) else grid
 
     def windowed(size: int) -> Change:
         return of_lines(lambda _, shown, __: replace(shown, attend=within(shown, size)))
 
-    search_grid(attempt, "window", grid, windowed)
+    search_grid(attempt, "window", grid, windowed, steps=8)
 
 
 HYPOTHESES = named(template, pads_attended, positions, packing, sliding_window)
