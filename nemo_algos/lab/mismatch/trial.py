@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
 
@@ -215,13 +216,15 @@ class Search:
             tried.append((after.level, hypothesis.name, after.state))
             return after.level / max(before.level, 1e-9)
 
-        for hypothesis in hypotheses:
+        for hypothesis, following in zip_longest(hypotheses, hypotheses[1:]):
             alike = next((s for s in (SHOWN, ADAPTER) if hypothesis.name in s), {hypothesis.name})
             if alike & state.named.keys() or (hypothesis.far and not far):
                 continue
             self.progress(hypothesis.name)
             hypothesis.attempt(case, attempt)
-            if any(value <= enough for value, *_ in tried):
+            # parts of responses may fit the next way of the same cause better
+            again = following and following.name == hypothesis.name
+            if any(value <= enough and not (s.mixed and again) for value, _, s in tried):
                 break
         return sorted(tried, key=lambda t: t[0]), before.level
 

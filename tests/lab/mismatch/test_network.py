@@ -9,6 +9,7 @@ import torch
 from peaked_llama import Rollouts
 
 from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch import trial
 from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.hypotheses import computed, formats, layers, shown, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
@@ -220,8 +221,10 @@ def test_the_place_is_found_at_the_temperature_that_the_tokens_are_drawn_at(temp
     assert bool((np.abs(got - want) < 2e-4).all()) == near
 
 
-def test_a_cache_that_is_kept_has_a_name_of_its_own(tmp_path):
+@pytest.mark.parametrize("slack", [trial.SLACK, 8.0])  # by 8 a cache computed anew fits too
+def test_a_cache_that_is_kept_has_a_name_of_its_own(tmp_path, monkeypatch, slack):
     """Of a sampler whose weights change after six tokens of each response."""
+    monkeypatch.setattr(trial, "SLACK", slack)
     rollouts = Rollouts(ROLLOUTS.prompts, [*map(drawn_in_flight, ROLLOUTS.prompts)])
     trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
     dump = from_arrays(rollouts.arrays(small.logprobs(in_flight(rollouts), rollouts), trainer))

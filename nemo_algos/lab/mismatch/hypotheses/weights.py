@@ -206,11 +206,11 @@ def adapter_merged(case: Case, attempt: Attempt) -> None:
 
 HYPOTHESES = [
     Hypothesis("old_weights", old_weights),
+    Hypothesis("old_weights", in_flight, far=True),
     Hypothesis("adapter_missing", _scaled(0.0)),
     Hypothesis("adapter_twice", _scaled(2.0)),
     Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0)),
     Hypothesis("adapter_merged_bf16", adapter_merged),
     Hypothesis("stale_prefix", stale_prefix),
-    Hypothesis("old_weights", in_flight, far=True),
     Hypothesis("partial_weights", partial_weights),
 ]
