@@ -209,7 +209,7 @@ HYPOTHESES = [
     Hypothesis("old_weights", in_flight, far=True),
     Hypothesis("adapter_missing", _scaled(0.0)),
     Hypothesis("adapter_twice", _scaled(2.0)),
-    Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0)),
+    Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0, 8.0)),  # rsLoRA: the root of the rank
     Hypothesis("adapter_merged_bf16", adapter_merged),
     Hypothesis("stale_prefix", stale_prefix),
     Hypothesis("partial_weights", partial_weights),
