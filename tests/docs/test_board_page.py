@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nemo_algos.lab.study import design, tuning
+from nemo_algos.lab.study.runner import results
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "board.md").read_text()
+RUNS = ROOT / "docs/study/board"
 SPEC = importlib.util.spec_from_file_location("study_page", ROOT / "scripts/study_page.py")
 assert SPEC and SPEC.loader
 study_page = importlib.util.module_from_spec(SPEC)
@@ -68,7 +72,7 @@ def test_the_learning_rates_are_as_the_page_says():
     lowest = [key for key, value in rate.items() if key[0] == "stale" and value == "0.0004"]
     assert len(lowest) == 11
     done = {regime for regime, _ in ROWS}
-    assert len(done) == 6 and "Six of seven regimes are done" in PAGE
+    assert len(done) == 7 and "Seven of seven regimes are done" in PAGE
 
 
 @pytest.mark.parametrize("regime", ["updates_4", "fp8", "grid", "stairs", "tokens_48"])
@@ -86,6 +90,20 @@ def test_a_lower_rate_keeps_more_at_equal_reward(regime):
     assert len(missing) == (regime == "tokens_48")
     reached = [gap for gap in gaps["0.0004"] if gap not in missing]
     assert min(gaps["0.0002"]) > max(reached) and list(map(len, gaps.values())) == [11, 4]
+
+
+def test_how_many_models_learn_with_150_tokens():
+    study = tuning.tune(design.load("study/board.yaml", []), lambda _: results(RUNS / "results.csv"))
+    paths, ends = {}, {}
+    with open(RUNS / "paths.csv", newline="") as file:
+        for point in csv.DictReader(file):
+            paths.setdefault(point["run"], []).append(float(point["pass@1"]))
+    for cell in design.runs(study)[1]:
+        if cell.regime == "tokens_150":
+            ends.setdefault(cell.arm, []).append((paths[cell.run][0], paths[cell.run][-1]))
+    learned = {arm: sum(last > first for first, last in pairs) for arm, pairs in ends.items()}
+    assert learned["GRPO"] == 1 and learned["ETR"] == learned["APMPO"] == 5
+    assert [last for _, last in ends["GSPO"]] == [0.0] * 5
 
 
 def resolved(regime, arm):
