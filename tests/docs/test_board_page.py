@@ -93,7 +93,9 @@ def test_a_lower_rate_keeps_more_at_equal_reward(regime):
 
 
 def test_how_many_models_learn_with_150_tokens():
-    study = tuning.tune(design.load("study/board.yaml", []), lambda _: results(RUNS / "results.csv"))
+    study = tuning.tune(
+        design.load("study/board.yaml", []), lambda _: results(RUNS / "results.csv")
+    )
     paths, ends = {}, {}
     with open(RUNS / "paths.csv", newline="") as file:
         for point in csv.DictReader(file):
