@@ -101,7 +101,9 @@ def bad_layer(case: Case, attempt: Attempt) -> None:
         _first_found(others, found, attempt)
 
 
-def _first_found(keys: Sequence[Edit], found: dict[Edit, Gain], attempt: Attempt) -> Any:
+def _first_found(
+    keys: Sequence[Edit], found: dict[Edit, Gain], attempt: Attempt
+) -> dict[Edit, float]:
     """The levels that these modules' damages leave, up to the first that is it."""
     levels = dict[Edit, float]()
     for key in keys:
