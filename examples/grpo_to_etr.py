@@ -115,8 +115,9 @@ def random_batch(seed: int = 0) -> tuple[Tensor, Batch]:
     x = torch.randn(5, 16, 12, generator=rng, dtype=torch.float64)
     group, lengths = torch.arange(16) % 4, torch.randint(1, 13, (16, 1), generator=rng)
     rewards, old = ((x[0, :, 0] > 0) | (group == 0)).double(), -x[1].abs()
-    batch = Batch(group, rewards, torch.arange(12) < lengths, old, old + 0.1 * x[2], x[3].abs())
-    return (old + 0.3 * x[4]).requires_grad_(), batch
+    ref = (old + 0.1 * x[2]).clamp(max=0)  # no probability is above 1
+    batch = Batch(group, rewards, torch.arange(12) < lengths, old, ref, x[3].abs())
+    return (old + 0.3 * x[4]).clamp(max=0).requires_grad_(), batch
 
 
 if __name__ == "__main__":

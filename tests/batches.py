@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.kernel import Signals, keep_advantages
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
@@ -92,7 +93,7 @@ def make(
     }
     tensors = {k: off_mask(v, mask).to(dtype) for k, v in tensors.items()}
     won = torch.tensor([flat[i][1] for i in order], dtype=torch.float64)
-    rollouts = Rollouts(
+    rollouts = GoldenRollouts(
         group=torch.tensor([flat[i][0] for i in order]),
         rewards=won,
         mask=mask,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import Component, Method
 from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.record import check_constant_bounds
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.algorithms.riders.fit import COMPONENTS, misfits
 from nemo_algos.algorithms.riders.terms import TERMS, LossTerm, WeightedTerm
@@ -49,6 +50,7 @@ def build(
     assert base is not None
     advantages, bounds = (resolved.get(name) or base for name in COMPONENTS)
     algorithm = Algorithm(base, advantages, bounds, terms, correction)
+    check_constant_bounds(algorithm)
     findings += misfits(algorithm, beside)
     if findings:
         raise ConfigError(findings)

@@ -170,6 +170,11 @@ class Component(NamedTuple):
         """By the record, or with these parameters."""
         return self.method.flat_group_is_inert or self.params.flat_group_is_inert
 
+    @property
+    def form(self) -> record.Form:
+        """By the record, or with these parameters."""
+        return "logprob" if self.params.score_form else self.method.form
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -235,13 +240,23 @@ class Kernel:
         Uses nothing but l and the signals of these rows, so micro-batches and ranks may cut between
         sequences.
         """
-        method, params = self.base
+        method = self.base.method
         signals = signals.to(mask.device, log_ratio.dtype)
-        shaped = method.log_ratio(log_ratio, mask, signals, params)
-        advantages = method.reweight(shaped.detach(), mask, signals, params)
+        shaped = self._selected("log_ratio", log_ratio, mask, signals)
+        advantages = self._selected("reweight", shaped.detach(), mask, signals)
         judged = log_ratio if method.clips == "token" else shaped
         side = signals.advantages if method.clips == "weight" else advantages
         return Shaped(shaped, advantages, judged, signals.low, signals.high, side)
+
+    def _selected(self, name: str, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Tensor:
+        """What a function of the worker half gives, 0 off the mask: it may be NaN there."""
+        method, params = self.base
+        value = getattr(method, name)(log_ratio, mask, signals, params)
+        if value is log_ratio or value is signals.advantages:
+            return value
+        record.check_shaped(method, name, value, mask)
+        used = mask if value.shape == mask.shape else mask.any(1, keepdim=True)
+        return value.where(used, 0.0)
 
     def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
         """The low and high of the surrogate itself: infinite where the method clips elsewhere."""
@@ -249,7 +264,7 @@ class Kernel:
 
     def surrogate(self, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
         """What J is the mean of, per token [B,S] or per sequence [B,1]."""
-        if self.base.method.form == "logprob":
+        if self.base.form == "logprob":
             dtype = core.surrogate.working_dtype(logprobs)
             return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
         cuts = *self.ratio_bounds(shaped), self.base.params.dual_clip

@@ -70,6 +70,11 @@ class Params(Section):
         return False
 
     @property
+    def score_form(self) -> bool:
+        """Whether the loss is A' log pi with these values, though the record says a ratio."""
+        return False
+
+    @property
     def steep(self) -> bool:
         """Whether its gradient needs clipping (`policy.max_grad_norm`)."""
         return False
@@ -167,19 +172,57 @@ def check_signals(kernel: Any, found: Mapping[str, Any], kind: type) -> None:
 
 
 def check_shape(kernel: Any, name: str, value: Tensor, shape: Any, mask: Tensor) -> None:
-    """Raises ValueError where a value has another shape than declared, or advantages are NaN."""
+    """Raises ValueError where a value has another shape than declared, or is not a number.
+
+    A bound may be infinite, which clips nothing; it may not be below 0.
+    """
     if value.shape != shape:
         raise ValueError(
             f"{name} of {_name(kernel)} has shape {list(value.shape)}, but its record declares "
             f"{list(shape)}. List what is [B, S] in Method.per_token."
         )
     used = mask if value.dim() == 2 else mask.any(1)
-    if name == "advantages" and not (value.isfinite() | ~used).all():
-        row = int((~value.isfinite() & used).nonzero()[0][0])
-        method = kernel.advantages.method.name
+    bounds = name in ("low", "high")
+    bad = used & ~(value >= 0 if bounds else value.isfinite())
+    if not bad.any():
+        return
+    row = int(bad.nonzero()[0][0])
+    owner = kernel.bounds if bounds else kernel.advantages if name == "advantages" else kernel.base
+    signal = f"`{name}` of {owner.method.name}"
+    if bounds:
         raise ValueError(
-            f"`advantages` of {method} gave a value that is not finite for sequence {row}. Look "
-            "for a division by 0 or a logarithm in that function."
+            f"{signal} is {float(value[bad][0]):g} for sequence {row}, but the ratio is clipped to "
+            "[1 - low, 1 + high], so both must be 0 or more. Look for a NaN or a sign there."
+        )
+    raise ValueError(
+        f"{signal} gave a value that is not finite for sequence {row}. Look for a division by 0 or "
+        "a logarithm in that function."
+    )
+
+
+def check_constant_bounds(kernel: Any) -> None:
+    """Raises ValueError where `constant_bounds` gives no two numbers of 0 or more."""
+    method, params = kernel.bounds
+    if method.bounds:
+        return
+    pair = method.constant_bounds(params)
+    two = isinstance(pair, tuple) and len(pair) == 2
+    if not (two and all(isinstance(bound, (int, float)) and bound >= 0 for bound in pair)):
+        raise ValueError(
+            f"`constant_bounds` of {method.name} gave {pair!r}, but must give two numbers of 0 or "
+            "more: (low, high) clips the ratio to [1 - low, 1 + high]."
+        )
+
+
+def check_shaped(method: Any, name: str, value: Any, mask: Tensor) -> None:
+    """Raises ValueError where a function of the worker half gave no tensor [B,S] or [B,1]."""
+    rows, positions = mask.shape
+    shape = getattr(value, "shape", None)
+    if shape not in ((rows, positions), (rows, 1)):
+        got = type(value).__name__ if shape is None else f"shape {[*shape]}"
+        raise ValueError(
+            f"`{name}` of {method.name} gave {got}, but must give a tensor [{rows}, {positions}], "
+            f"one value per token, or [{rows}, 1], one per sequence."
         )
 
 

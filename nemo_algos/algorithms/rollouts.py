@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     if mask.dim() != 2 or mask.dtype != torch.bool:
         raise ValueError(f"mask must be a bool tensor [B, S], got {mask.dtype} {list(mask.shape)}")
     for name, per_row in TENSORS.items():
+        _check_kind(name, values[name])
         _check_shape(name, values[name], mask, per_row)
     for name in ("rewards", "outcomes"):
         if values[name] is not None:
@@ -53,12 +54,24 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     return values | {"mask": masked, "reward_parts": parts}
 
 
+def _check_kind(name: str, value: Tensor | None) -> None:
+    """Raises ValueError for a tensor that holds no real numbers to compute with."""
+    if value is None:
+        return
+    if value.is_meta:
+        raise ValueError(f"{name} is a meta tensor, which has no data. Materialise it first.")
+    narrow = value.is_floating_point() and value.itemsize == 1
+    if value.is_complex() or narrow:
+        raise ValueError(f"{name} has dtype {value.dtype}. Convert it to float32 or bfloat16.")
+
+
 def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -> None:
     shape = mask.shape[:1] if per_row else mask.shape
     if value is not None and value.shape != shape:
+        each = "one value per sequence" if per_row else "one per token"
         raise ValueError(
-            f"{name} has shape {list(value.shape)}, but the mask has {list(mask.shape)}, so it "
-            f"must have {list(shape)}"
+            f"{name} has shape {list(value.shape)}, but for a mask of {list(mask.shape)} it must "
+            f"have {list(shape)}, {each}"
         )
 
 
@@ -150,6 +163,9 @@ class Rollouts:
     prompt: Tensor | None = None
     drift: Tensor | None = None
     outcomes: Tensor | None = None
+
+    largest_logprob: ClassVar[float] = 1e-3
+    """What a log-prob may be at most: rounding can lift a certain token's above 0."""
 
     def __post_init__(self) -> None:
         for name, value in validate_fields(

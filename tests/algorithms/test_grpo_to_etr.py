@@ -38,8 +38,9 @@ def ragged(seed):
     mask[:, 0] = True
     group, rewards = torch.tensor(flat, dtype=torch.float64).T
     old = -x[0].abs()
-    batch = example.Batch(group.long(), rewards, mask, old, old + 0.1 * x[1], x[2].abs())
-    return (old + 0.3 * x[3]).requires_grad_(), batch
+    ref = (old + 0.1 * x[1]).clamp(max=0)
+    batch = example.Batch(group.long(), rewards, mask, old, ref, x[2].abs())
+    return (old + 0.3 * x[3]).clamp(max=0).requires_grad_(), batch
 
 
 @pytest.mark.parametrize("name", METHODS)

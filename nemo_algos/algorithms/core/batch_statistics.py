@@ -29,10 +29,14 @@ def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = E
 
 
 def deviation(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
-    """std + eps over the sequences `kept` [B], a scalar; 1 for none, and eps for one sequence."""
-    if std == "none":
-        return values.new_ones(())
+    """std + eps over the sequences `kept` [B], a scalar; 1 for none, and where all are equal.
+
+    Equal values have no spread to divide by: an all-wrong batch less a running baseline would be
+    divided by eps.
+    """
     among = values[kept]
+    if std == "none" or equal(among):
+        return values.new_ones(())
     centred = among - among.mean()
     dof = 1 if std == "sample" else 0
     return (centred.square().sum() / max(len(among) - dof, 1)).sqrt() + eps

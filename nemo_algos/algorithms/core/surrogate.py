@@ -128,7 +128,10 @@ def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:
     micro-batches.
     """
     lengths = token_counts(mask)
-    rows = (terms * as_number(mask)).sum(1) if terms.shape == mask.shape else terms[:, 0] * lengths
+    if terms.shape == mask.shape:
+        rows = terms.where(mask, 0.0).sum(1)
+    else:
+        rows = terms[:, 0].where(lengths > 0, 0.0) * lengths
     if mean == "token":
         return rows.sum() / max(counts.tokens, 1.0)
     return (rows / lengths.clamp(min=1)).sum() / max(counts.sequences, 1.0)

@@ -22,6 +22,12 @@ TOKEN_INPUTS = ("old_logprobs", "ref_logprobs", "entropy")
 OPTIONAL = (*TOKEN_INPUTS, "gen_logprobs", "drift")
 
 
+class GoldenRollouts(Rollouts):
+    """A golden file's numbers test formulas; they need be no logarithms of probabilities."""
+
+    largest_logprob = float("inf")
+
+
 class Error(NamedTuple):
     """The largest |got - expected| / max(1, |expected|) of one quantity in one case."""
 
@@ -110,7 +116,7 @@ def _rollouts(inputs: dict[str, Any]) -> Rollouts:
     labels = {label: i for i, label in enumerate(dict.fromkeys(group))}
     parts = {k.split("/")[1]: _float64(v) for k, v in inputs.items() if k.startswith("reward/")}
     given: dict[str, Any] = {k: _float64(inputs[k]) for k in OPTIONAL if k in inputs}
-    return Rollouts(
+    return GoldenRollouts(
         group=torch.tensor([labels[label] for label in group]),
         rewards=_float64(inputs.get("rewards", [0.0] * len(mask))),
         mask=mask,

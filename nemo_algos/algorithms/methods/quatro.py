@@ -75,6 +75,7 @@ QUATRO = Method(
     constant_bounds=no_bounds,
     log_ratio=log_ratio,
     reweight=reweight,
+    clips=None,
     ratio="sequence",
     flat_group_is_inert=False,
     usual_group=4,

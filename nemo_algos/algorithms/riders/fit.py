@@ -116,8 +116,8 @@ def _misfits(a: Algorithm) -> list[str]:
         )
     if bounds is not base and base.clips is None:
         reasons.append(
-            f"{base.name} has no ratio to clip, so the bounds of {bounds.name} would have no "
-            "effect. Remove `method.bounds`."
+            f"{base.name} does not clip a ratio, so the bounds of {bounds.name} would hardly ever "
+            "act. Remove `method.bounds`, or set `method.name` to a method that clips."
         )
     if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
         reasons.append(f"{bounds.name} does not define bounds. Remove `method.bounds`.")

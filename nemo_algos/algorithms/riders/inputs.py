@@ -20,6 +20,13 @@ PER_SEQUENCE = {
 }
 
 
+LOGPROBS = ("old_logprobs", "ref_logprobs", "gen_logprobs")
+POSITIVE = (
+    "{name} has {value:g} on a response token, and a logarithm of a probability is never above 0. "
+    "Give log-probabilities, not probabilities or losses (negative log-likelihoods)."
+)
+
+
 def check(
     name: str,
     needs: Set[str],
@@ -49,6 +56,8 @@ def check(
                 f"the {need} of a response token is not finite, and {name} would spread it over "
                 "the group. Look for the NaN in the model's forward pass."
             )
+    for name_of in LOGPROBS:
+        _check_logprobs(name_of, getattr(rollouts, name_of), rollouts)
     for column in units:
         _check_unit(name, rollouts.column(column))
 
@@ -61,6 +70,15 @@ def _check_unit(name: str, rewards: Tensor) -> None:
             f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}. "
             "Map them, e.g. (R + 1) / 2 for rewards of -1 and 1."
         )
+
+
+def _check_logprobs(name: str, values: Tensor | None, rollouts: Rollouts) -> None:
+    """Raises ValueError where a finite value on the mask is more than rounding above 0."""
+    if values is None:
+        return
+    positive = rollouts.mask & (values > rollouts.largest_logprob) & values.isfinite()
+    if positive.any():
+        raise ValueError(POSITIVE.format(name=name, value=float(values[positive].max())))
 
 
 def all_finite(values: Tensor, mask: Tensor) -> bool:

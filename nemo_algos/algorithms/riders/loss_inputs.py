@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders.inputs import all_finite
+from nemo_algos.algorithms.riders.inputs import POSITIVE
 from nemo_algos.algorithms.riders.loss_config import LossConfig, contradictions
 
 if TYPE_CHECKING:
@@ -75,14 +75,24 @@ def _check_signals(
 def finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
     """The mask without response tokens whose log-probs are NaN or infinite.
 
-    Raises FloatingPointError where there are any, unless `on_nonfinite: report`.
+    Raises ValueError for log-probs above 0; FloatingPointError where there are any that are not
+    finite, unless `on_nonfinite: report`.
     """
-    total = logprobs.detach() + rollouts.old_logprobs
+    mask = rollouts.mask
+    limit = rollouts.largest_logprob
+    own = logprobs.detach().where(mask, 0.0)
+    total = own + rollouts.old_logprobs
     for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
         total = total if extra is None else total + extra
-    if all_finite(total, rollouts.mask):
-        return rollouts.mask
-    bad = rollouts.mask & ~total.isfinite()
+    # one answer of the device for both questions
+    if not mask.numel() or total.where(mask, 0.0).sum().isfinite() & (own.max() <= limit):
+        return mask
+    positive = own[(own > limit) & own.isfinite()]
+    if len(positive):
+        raise ValueError(POSITIVE.format(name="logprobs", value=float(positive.max())))
+    bad = mask & ~total.isfinite()
+    if not bad.any():  # only the sum overflowed
+        return mask
     if config.on_nonfinite == "error":
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
@@ -90,4 +100,4 @@ def finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
             f"position {position}). Lower the learning rate, or set `loss_fn.on_nonfinite: report` "
             "to drop and count them."
         )
-    return rollouts.mask & ~bad
+    return mask & ~bad

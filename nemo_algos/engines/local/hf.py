@@ -38,8 +38,11 @@ class HFPolicy:
 
     def __init__(self, config: PolicySection, device: torch.device, rescores: bool = True) -> None:
         from transformers import DynamicCache
+        from transformers.modeling_outputs import CausalLMOutputWithPast
 
         self.config, self.device = config, device
+        # transformers 5.24 renamed it
+        self.cache_name = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
         self.tokenizer = load_tokenizer(config)
         self.model: Any = load_model(config).to(device)
         self.autocast = False
@@ -89,7 +92,8 @@ class HFPolicy:
         ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
         positions = (visible.long().cumsum(1) - 1).clamp(min=0)
         first = self._forward(ids, visible, positions, 1, use_cache=True)
-        cache, going = first.past_key_values, torch.ones_like(index, dtype=torch.bool)
+        cache = first[self.cache_name]
+        going = torch.ones_like(index, dtype=torch.bool)
         ends, vocabulary = torch.tensor([*self.ends], device=self.device), first.logits.shape[-1]
 
         def next_logits(tokens: Tensor) -> Tensor:
@@ -102,7 +106,8 @@ class HFPolicy:
             visible = nn.functional.pad(visible[parents], (0, 1), value=True)
             position = visible.sum(1, keepdim=True) - 1
             new = (keys % vocabulary)[:, None]
-            out = self._forward(new, visible, position, 1, use_cache=True, past_key_values=cache)
+            past = {self.cache_name: cache}
+            out = self._forward(new, visible, position, 1, **past, use_cache=True)
             index = torch.zeros_like(index).masked_scatter(going, kept)
             return out.logits[:, -1][index]
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-E4M3_MAX, SMALLEST_AMAX = 448.0, 1e-30
+E4M3_MAX = 448.0
 
 
 def in_blocks(x: Tensor, rows: int, columns: int, rounded: Callable[..., Tensor]) -> Tensor:
@@ -29,12 +29,11 @@ def in_blocks(x: Tensor, rows: int, columns: int, rounded: Callable[..., Tensor]
 
 
 def e4m3(size: int, x: Tensor, square: bool) -> Tensor:
-    """x [M,N] in e4m3, in blocks of size x size or 1 x size, each with the scale amax / 448."""
+    """x [M,N] in E4M3, in blocks of size x size or 1 x size, each with its float32 scale."""
 
     def rounded(blocks: Tensor, largest: Tensor) -> Tensor:
-        # a floor: casts beyond 448 give NaN, and the quotient by a subnormal scale may lie there
-        scale = largest.clamp(min=SMALLEST_AMAX) / E4M3_MAX
-        return (blocks / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale
+        dtype = torch.float8_e4m3fn
+        return cast(blocks, float32_scale(largest, dtype), dtype)
 
     return in_blocks(x, size if square else 1, size, rounded)
 
@@ -59,6 +58,17 @@ def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return (x * scale).clamp(-largest, largest).to(dtype).to(x.dtype) * (1 / scale)
 
 
+def float32_scale(largest: Tensor, dtype: torch.dtype) -> Tensor:
+    """What takes `largest` to the dtype's largest number, rounded as Transformer Engine does.
+
+    It multiplies by this scale and by its reciprocal: dividing by amax / 448 differs in the last
+    bit of half of the numbers. Of 0: 1.
+    """
+    # a number over a tensor would be rounded twice: as its reciprocal, and as a product
+    scale = torch.full_like(largest, torch.finfo(dtype).max) / largest
+    return scale.clamp(max=torch.finfo(largest.dtype).max).where(largest > 0, 1.0)
+
+
 def power_of_two(largest: Tensor) -> Tensor:
     """The largest power of two that keeps a block's largest magnitude within E4M3; of 0: 1."""
     mantissa, exponent = torch.frexp(largest / E4M3_MAX)
@@ -76,11 +86,7 @@ def whole(dtype: torch.dtype) -> Rounding:
     """One float32 scale, of the tensor's largest magnitude as it is now."""
 
     def rounded(x: Tensor) -> Tensor:
-        largest = x.abs().amax()
-        # a number over a tensor would be rounded twice: as its reciprocal, and as a product
-        scale = torch.full_like(largest, torch.finfo(dtype).max) / largest
-        scale = scale.where(largest > 0, 1.0)
-        return cast(x, scale, dtype)
+        return cast(x, float32_scale(x.abs().amax(), dtype), dtype)
 
     return rounded
 

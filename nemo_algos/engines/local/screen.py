@@ -125,6 +125,7 @@ def _printable(text: str) -> str:
 
 
 NEARLY_ALL = 0.9
+SETTLED = 3  # steps within which rewards should have differed once
 
 
 class Remarks:
@@ -133,6 +134,8 @@ class Remarks:
     def __init__(self, ends: set[int], limit: int) -> None:
         self.ends, self.limit = ends, limit  # of a response: token ids, tokens
         self.told = {""}
+        self.rewards = set[float]()  # all that were given, in so many steps
+        self.steps = 0
 
     def of(self, step: int, verdicts: list[Verdict], experience: Experience) -> list[str]:
         """Those on a step, from 1."""
@@ -147,4 +150,11 @@ class Remarks:
             count = f"{cut} of {len(responses)} responses"
             key = f"policy.generation.max_new_tokens={self.limit}"
             said.append(f"step 1: {count} were cut at {key}. Raise it.")
+        self.rewards |= {verdict.reward for verdict in verdicts}
+        self.steps += 1
+        if self.steps == SETTLED and len(self.rewards) == 1:
+            said.append(
+                f"step {step}: every response so far has the reward {_short(*self.rewards)}, so "
+                "nothing can be learned. Look at some responses, and at the reward function."
+            )
         return said

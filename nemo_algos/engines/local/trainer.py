@@ -85,7 +85,6 @@ class Trainer:
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
-            "loss": 0.0,  # where every group is flat and nothing was trained
             **stats.summary(),
             **signals.metrics,
             **mismatch,

@@ -1,6 +1,8 @@
 """The optimizer steps on a rollout batch, micro-batch by micro-batch."""
 
 import warnings
+from collections.abc import Iterator
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Signals
-from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.loss import Loss, policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
@@ -30,21 +32,33 @@ class Updates:
     def __call__(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
     ) -> tuple[Stats, float]:
-        """All optimizer steps on this batch; statistics added up, and the last gradient norm.
+        """All optimizer steps on this batch: statistics of all its tokens, mean gradient norm.
 
-        Inert sequences are skipped, but count in every mean and in the number of optimizer steps.
-        Raises FloatingPointError where a gradient is not finite.
+        Inert sequences have no gradient, so they go through the model without one; they count in
+        every mean, in the statistics and in the number of optimizer steps. Raises
+        FloatingPointError where a gradient is not finite, or no response token's log-prob is.
         """
         every = torch.arange(len(rollouts))
         penalty = self.config.loss_fn.reference_policy_kl_penalty
         live = ~self.algorithm.inert_rows(signals) | (penalty > 0)
-        total, norm = Stats.empty(), 0.0
+        total = Stats.empty()
+        norms = list[float]()
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
-                counts, rows = Counts.of(rollouts.mask[rows]), rows[live[rows]]
-                total += self.accumulate(rows, experience, rollouts, signals, counts)
-                norm = self._step()
-        return total, norm
+                counts = Counts.of(rollouts.mask[rows])
+                moving, still = rows[live[rows]], rows[~live[rows]]
+                total += self.accumulate(moving, experience, rollouts, signals, counts)
+                if norms or self.algorithm.correction.bypass_mode:
+                    total += self._observe(still, experience, rollouts, signals, counts)
+                elif len(still):  # before the first update the policy is pi_old
+                    total += self._observe_old(rollouts[still], signals[still], counts)
+                norms.append(self._step())
+        if rollouts.mask.any() and not total.sums["tokens"]:
+            raise FloatingPointError(
+                f"no response token has a finite log-prob at step {self._number()}, so nothing "
+                "can be learned. Lower the learning rate, and resume from an earlier checkpoint."
+            )
+        return total, fmean(norms)
 
     def accumulate(
         self,
@@ -58,13 +72,56 @@ class Updates:
         total = Stats.empty()
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
-        for micro in self._micro_batches(experience, rows):
-            logprobs, entropy = self._score(experience, micro)
-            batch = rollouts[micro], signals[micro], counts, self.config.loss_fn, entropy
-            loss = policy_loss(self.algorithm, logprobs, *batch)
+        for loss in self._losses(rows, experience, rollouts, signals, counts):
             loss.value.backward()
             total += loss.stats
         return total
+
+    @torch.no_grad()
+    def _observe(
+        self,
+        rows: Tensor,
+        experience: Experience,
+        rollouts: Rollouts,
+        signals: Signals,
+        counts: Counts,
+    ) -> Stats:
+        """Statistics of these rows [N], without a gradient."""
+        losses = self._losses(rows, experience, rollouts, signals, counts)
+        return sum((loss.stats for loss in losses), Stats.empty())
+
+    def _observe_old(self, rollouts: Rollouts, signals: Signals, counts: Counts) -> Stats:
+        """Statistics of these rollouts under the policy that sampled them."""
+        return policy_loss(
+            self.algorithm,
+            rollouts.old_logprobs,
+            rollouts=rollouts,
+            signals=signals,
+            counts=counts,
+            config=self.config.loss_fn,
+            entropy=rollouts.entropy if "entropy_gradient" in self.algorithm.needs else None,
+        ).stats
+
+    def _losses(
+        self,
+        rows: Tensor,
+        experience: Experience,
+        rollouts: Rollouts,
+        signals: Signals,
+        counts: Counts,
+    ) -> Iterator[Loss]:
+        """The loss of each micro-batch of these rows [N]."""
+        for micro in self._micro_batches(experience, rows):
+            logprobs, entropy = self._score(experience, micro)
+            yield policy_loss(
+                self.algorithm,
+                logprobs,
+                rollouts=rollouts[micro],
+                signals=signals[micro],
+                counts=counts,
+                config=self.config.loss_fn,
+                entropy=entropy,
+            )
 
     def _score(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
         """Log-probs with gradient, and entropies where their gradient is asked for."""
@@ -75,14 +132,17 @@ class Updates:
     def _step(self) -> float:
         limit = self.config.policy.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        step = self.scheduler.last_epoch + 1  # it takes one per batch
         if not norm.isfinite():
             raise FloatingPointError(
-                f"the gradient norm is {float(norm)} at step {step}, so this "
+                f"the gradient norm is {float(norm)} at step {self._number()}, so this "
                 "minibatch was not applied. Lower the learning rate."
             )
         self.optimizer.step()
         return float(norm)
+
+    def _number(self) -> int:
+        """The step's; the scheduler takes one per batch."""
+        return self.scheduler.last_epoch + 1
 
     @torch.no_grad()
     def logprobs(self, score: Score, experience: Experience, rows: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def method_keys(algorithm: Algorithm) -> dict[str, Any]:
     return {
         "token_level_loss": algorithm.mean == "token",
         "sequence_level_importance_ratios": algorithm.base.method.ratio == "sequence",
-        "disable_ppo_ratio": algorithm.base.method.form == "logprob",
+        "disable_ppo_ratio": algorithm.base.form == "logprob",
         "ratio_clip_min": getattr(algorithm.bounds.params, "clip_low", 0.2),
         "ratio_clip_max": getattr(algorithm.bounds.params, "clip_high", 0.2),
         "ratio_clip_c": algorithm.base.params.dual_clip,

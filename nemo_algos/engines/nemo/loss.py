@@ -177,10 +177,9 @@ def _substitute(
 
 def _ratio_logprobs(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
     """log pi where NeMo-RL's own ratio is the method's, else prev + log_ratio'; [B,S-1]."""
-    method = algorithm.base.method
-    if method.form == "logprob":
+    if algorithm.base.form == "logprob":
         return batch.logprobs
-    if method.log_ratio is token_log_ratio:
+    if algorithm.base.method.log_ratio is token_log_ratio:
         within = batch.mask & (batch.gap.abs() <= batch.limit)
         return batch.logprobs.where(within, batch.prev + batch.log_ratio)
     return batch.prev + batch.shaped.log_ratio.expand(batch.mask.shape)

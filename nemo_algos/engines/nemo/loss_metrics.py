@@ -84,7 +84,7 @@ def send(
     if algorithm.correction.bypass_mode and batch.factor is not None:
         names.append(REJECTED)
         values.append((batch.mask & (batch.factor == 0)).sum()[None] / global_valid_toks)
-    if algorithm.base.method.form == "logprob":  # NeMo-RL's ratio is then the log-prob
+    if algorithm.base.form == "logprob":  # NeMo-RL's ratio is then the log-prob
         names += PROBS_RATIO
         values += 2 * [_probs_ratio(batch, sums["ratio"] / global_valid_toks)]
     names += terms

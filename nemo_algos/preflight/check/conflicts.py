@@ -98,7 +98,7 @@ def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]
 def is_ratioless(algorithm: Algorithm) -> bool:
     """Whether nothing of it reads the old policy's log-probs."""
     method = algorithm.base.method
-    score = method.form == "logprob" and method.log_ratio is token_log_ratio
+    score = algorithm.base.form == "logprob" and method.log_ratio is token_log_ratio
     plain = score and method.reweight is keep_advantages
     return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
 

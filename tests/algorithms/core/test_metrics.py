@@ -6,9 +6,9 @@ import pytest
 import torch
 from batches import change, make, on_policy, run
 
+from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.algorithms.rollouts import Rollouts
 
 from batches import Batch  # isort: skip
 
@@ -18,7 +18,9 @@ def by_hand(log_ratios, advantages_of=(1.0, 0.0), mask=None):
     ratios = torch.tensor(log_ratios, dtype=torch.float64)
     mask = torch.ones(ratios.shape, dtype=torch.bool) if mask is None else mask
     old = torch.full_like(ratios, -1.0)
-    rollouts = Rollouts(torch.zeros(2, dtype=torch.long), torch.tensor(advantages_of), mask, old)
+    rollouts = GoldenRollouts(
+        torch.zeros(2, dtype=torch.long), torch.tensor(advantages_of), mask, old
+    )
     return Batch(rollouts, old + ratios)
 
 

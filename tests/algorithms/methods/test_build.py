@@ -221,9 +221,9 @@ def test_a_third_partys_method_trains(module):
     """Ratios 1.5 and 0.9, A = 1/2 and -1/2: -(min(1.5, 1.2) 1/2 - 0.9 * 0.4 * 1/2) / 2 = -0.21."""
     algorithm = build({"name": module(HALF), "share": 0.4, "advantage_std": "none"})
     mask = torch.tensor([[True, False], [False, True]])
-    rollouts = Rollouts(torch.tensor([5, 5]), torch.tensor([1, 0]), mask, torch.zeros(2, 2))
+    rollouts = Rollouts(torch.tensor([5, 5]), torch.tensor([1, 0]), mask, -torch.ones(2, 2))
     ratios = torch.tensor([[1.5, 7.0], [7.0, 0.9]], dtype=torch.float64)
-    logprobs = ratios.log().requires_grad_()
+    logprobs = (ratios.log() - 1).requires_grad_()
     signals = algorithm.signals(rollouts, {})
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(mask)).value
     loss.backward()

@@ -10,9 +10,9 @@ from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig
-from nemo_algos.algorithms.rollouts import Rollouts
 
 NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()  # 3 tokens in 2 sequences; A = 1/2, -1/2
@@ -35,7 +35,7 @@ def compute(method, ratios, config=None, counts=None, mask=MASK, dtype=torch.flo
     block = {"name": method} if isinstance(method, str) else method
     algorithm = build({"advantage_std": "none", **block})
     fields = {"old_logprobs": torch.full_like(ratios, -1.0).to(dtype), **fields}
-    rollouts = Rollouts(torch.tensor([4, 4]), torch.tensor([1, 0]), mask, **fields)
+    rollouts = GoldenRollouts(torch.tensor([4, 4]), torch.tensor([1, 0]), mask, **fields)
     logprobs = (ratios.log() - 1).to(dtype).requires_grad_()
     signals, config = algorithm.signals(rollouts), LossConfig(**(config or {}))
     loss = policy_loss(algorithm, logprobs, rollouts, signals, counts or Counts.of(mask), config)

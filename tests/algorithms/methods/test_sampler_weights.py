@@ -27,7 +27,7 @@ TIS = {
 def noisy(tokens, sd, rows=32):
     """An unchanged policy whose sampler has unbiased noise of sd nats a token."""
     rng = torch.Generator().manual_seed(0)
-    old = -torch.rand(rows, tokens, generator=rng, dtype=torch.float64)
+    old = -1 - torch.rand(rows, tokens, generator=rng, dtype=torch.float64)
     d = sd * torch.randn(rows, tokens, generator=rng, dtype=torch.float64) - sd * sd / 2
     group, reward = torch.arange(rows) // 8, torch.arange(rows) % 2
     return Rollouts(group, reward, torch.ones(rows, tokens).bool(), old, gen_logprobs=old - d)

@@ -29,29 +29,40 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
 
 
-class TVParams(Params):
-    """How far a token's probability may move, and a limit of the ratio."""
+class TVBounds(Params):
+    """How far a token's probability may move."""
 
     low: OfBounds[float] = Field(default=0.2, gt=0)
     """How far a token's probability may fall where A < 0."""
     high: OfBounds[float] = Field(default=0.2, gt=0)
     """How far it may rise where A > 0."""
+
+
+class TVParams(TVBounds):
+    """A limit of the ratio beside."""
+
     cap: float = Field(default=20.0, gt=1)
     """The largest weight."""
 
 
-def bounds(rollouts: Rollouts, params: TVParams) -> Signal:
+def bounds(rollouts: Rollouts, params: TVBounds) -> Signal:
     """[1 - low / p, 1 + high / p], [B,S]."""
     dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
     inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
     return Signal((params.low * inverse, params.high * inverse))
 
 
+def masked_ratio(log_ratio: Tensor, signals: Signals) -> Tensor:
+    """r_t within the bound that the sign of A_i says, else 0, [B,S]."""
+    ratio = log_ratio.exp()
+    below = ratio <= 1 + signals.high
+    above = ratio >= 1 - signals.low
+    return ratio.where(below.where(signals.advantages > 0, above), 0.0)
+
+
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: TVParams) -> Tensor:
     """A'_it = min(r_t, cap) A_i within the bounds, else 0, [B,S]."""
-    A, ratio = signals.advantages, log_ratio.exp()
-    within = (ratio <= 1 + signals.high).where(A > 0, ratio >= 1 - signals.low)
-    return ratio.clamp(max=params.cap).where(within, 0.0) * A
+    return masked_ratio(log_ratio, signals).clamp(max=params.cap) * signals.advantages
 
 
 DPPO_TV = Method(

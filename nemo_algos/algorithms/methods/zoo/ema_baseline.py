@@ -6,7 +6,8 @@
 Why: any baseline that ignores the response leaves the gradient unbiased and lowers its variance.
 A running mean needs neither groups nor a critic.
 
-Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation (masked rows aside).
+Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation (masked rows aside),
+and not at all where all rewards are equal.
 """
 
 from __future__ import annotations

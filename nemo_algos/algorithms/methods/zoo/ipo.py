@@ -7,7 +7,7 @@ Why: DPPO masks a token only where its advantage pushes it further away. Here th
 advantage does not matter: what has left the region is not evidence about this policy any more.
 
 p is prime-rl's sampler's: set `old_policy: sampler`. |q - p| <= eps is two bounds of r, 1 - eps / p
-and 1 + eps / p. The gradient of the penalty is prime-rl's, and its value 2 kl_tau l (0 as it is).
+and 1 + eps / p. With kl_tau the gradient is prime-rl's, and the value the score form's.
 `clip/fraction` counts the side that a clip would cut.
 """
 
@@ -40,6 +40,11 @@ class IPOParams(Params):
     def flat_group_is_inert(self) -> bool:
         return self.kl_tau == 0
 
+    @property
+    def score_form(self) -> bool:
+        """The penalty pulls beyond `max_log_ratio` too, where a ratio has no gradient."""
+        return self.kl_tau > 0
+
 
 def bounds(rollouts: Rollouts, params: IPOParams) -> Signal:
     """[1 - eps / p, 1 + eps / p], [B,S]."""
@@ -49,10 +54,14 @@ def bounds(rollouts: Rollouts, params: IPOParams) -> Signal:
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: IPOParams) -> Tensor:
-    """A'_it = A_i within the bounds, else 0, less 2 kl_tau l_t / r_t, [B,S]."""
+    """A'_it = A_i within the bounds, else 0, [B,S]; with kl_tau r_t A_i less 2 kl_tau l_t."""
     ratio = log_ratio.exp()
     within = (ratio >= 1 - signals.low) & (ratio <= 1 + signals.high)
-    return signals.advantages.where(within, 0.0) - 2 * params.kl_tau * log_ratio / ratio
+    kept = signals.advantages.where(within, 0.0)
+    if not params.kl_tau:
+        return kept
+    within_limit = log_ratio.abs() < params.max_log_ratio
+    return (ratio * kept).where(within_limit, 0.0) - 2 * params.kl_tau * log_ratio
 
 
 IPO = Method(

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PrimeRLParams(dppo_tv.TVParams):
+class PrimeRLParams(dppo_tv.TVBounds):
     """DPPO's masks, without its limit of the ratio and without std."""
 
     advantage_std: OfAdvantages[Std] = "none"
-    cap: float = Field(default=1e9, gt=1)
-    """The largest weight: beyond any ratio."""
     kl_tau: float = Field(default=1e-3, ge=0)
     """Weight of l^2."""
 
@@ -40,7 +38,9 @@ class PrimeRLParams(dppo_tv.TVParams):
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: PrimeRLParams) -> Tensor:
     """A'_it = r_t A_i within the bounds, else 0, less 2 kl_tau l_t, [B,S]."""
-    return dppo_tv.reweight(log_ratio, mask, signals, params) - 2 * params.kl_tau * log_ratio
+    weight = dppo_tv.masked_ratio(log_ratio, signals)
+    weight = weight.where(log_ratio.abs() < params.max_log_ratio, 0.0)
+    return weight * signals.advantages - 2 * params.kl_tau * log_ratio
 
 
 PRIME_RL = Method(
