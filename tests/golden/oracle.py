@@ -396,19 +396,18 @@ def ppo(batch: Batch, A: torch.Tensor, p: dict, how: str) -> Objective:
     return averaged(batch, J, A, how)
 
 
-def score(batch: Batch) -> torch.Tensor:
-    """The log pi of a surrogate A' log pi."""
-    # AMBIGUOUS: its gradient beyond the clamp. "The gradient outside is zero", says the
-    # specification of all log-ratios, and of dro, prime_rl and kimi, which have this form: "the
-    # surrogate's gradient outside +-max_log_ratio is zero". So here, for each method that looks at
-    # a ratio; gpg looks at none. Only the batch beyond_clamp tells.
-    inside = (batch.logprobs - batch.old).abs() <= MAX_LOG_RATIO
-    return torch.where(inside, batch.logprobs, batch.logprobs.detach())
+def within_clamp(batch: Batch, A: torch.Tensor) -> torch.Tensor:
+    """A where the token's own log-ratio is inside the clamp, else 0."""
+    return torch.where((batch.logprobs - batch.old).abs() < MAX_LOG_RATIO, A, 0.0)
 
 
 def scored(batch: Batch, weight: torch.Tensor, A: torch.Tensor) -> Objective:
-    """J = mean sg[w] A log pi, token mean."""
-    return averaged(batch, (weight * A).detach() * score(batch), A, "token")
+    """J = mean sg[w] A log pi, token mean.
+
+    Decided: w is of the clamped ratio, and log pi has its gradient beyond the clamp too, as cispo's
+    page says; but a method with a penalty (prime_rl, dro, kimi, ipo) has none there but the pull.
+    """
+    return averaged(batch, (weight * A).detach() * batch.logprobs, A, "token")
 
 
 def pulled(batch: Batch, surrogate: Objective, pull: torch.Tensor) -> Objective:
@@ -675,8 +674,10 @@ def spo(batch: Batch, p: dict, memory: dict) -> Objective:
     above = [batch.rewards[row] - counts[row][0] / sum(counts[row]) for row in range(ROWS)]
     for prompt in set(batch.prompt):
         rows = [row for row in range(ROWS) if batch.prompt[row] == prompt]
-        forgetting = 2 ** (-batch.drift[rows[0]] / p["half_life"])
-        rho = min(max(forgetting, p["rho_min"]), p["rho_max"])
+        # the drift is the whole batch's. D is 0 for a prompt that is new; each batch here asks all
+        # prompts, so it is the batch's drift after that
+        moved = batch.drift[0] if prompt in memory else 0.0
+        rho = min(max(2 ** (-moved / p["half_life"]), p["rho_min"]), p["rho_max"])
         right = math.fsum(batch.rewards[row] for row in rows)
         alpha = rho * counts[rows[0]][0] + right
         memory[prompt] = (alpha, rho * counts[rows[0]][1] + len(rows) - right)
@@ -762,13 +763,15 @@ def aspo(batch: Batch, p: dict) -> Objective:
 
 def fipo(batch: Batch, p: dict) -> Objective:
     """A_it = A_i clip(exp(F_t), low, high), F_t = sum_{k >= t} 2^(-(k - t) / half_life) l_k."""
-    # AMBIGUOUS: docs do not say what `safety` does, nor whether k - t counts positions or tokens
-    # across a hole. As in ms-swift: positions, and at most the weight 1 where A < 0, r > safety.
+    # `safety`: at most the weight 1 where A < 0 and r > safety. Decided: k - t counts tokens, as
+    # the method's page says; holes do not count.
     A = group_advantages(batch)
     future = torch.zeros(ROWS, STEPS)
+    later = torch.zeros(ROWS)
     for step in reversed(range(STEPS)):
-        later = future[:, step + 1] * 2 ** (-1 / p["half_life"]) if step + 1 < STEPS else 0.0
-        future[:, step] = later + log_ratios(batch)[:, step].detach()
+        faded = later * 2 ** (-1 / p["half_life"]) + log_ratios(batch)[:, step].detach()
+        later = torch.where(batch.mask[:, step], faded, later)
+        future[:, step] = later
     weight = future.exp().clamp(p["low"], p["high"])
     weight = torch.where((A < 0) & (token_ratio(batch) > p["safety"]), weight.clamp(0.8, 1), weight)
     return replace(ppo(batch, A * weight, p, "token"), A=A)
@@ -879,7 +882,8 @@ def dppo_kl(batch: Batch, p: dict) -> Objective:
 def prime_rl(batch: Batch, p: dict) -> Objective:
     """J = mean sg[w] A log pi - kl_tau l^2, w as in tv_weight."""
     A = group_advantages(batch, "none")
-    surrogate = scored(batch, tv_weight(batch, A, p), A)
+    weight = tv_weight(batch, A, {**p, "cap": math.inf})
+    surrogate = scored(batch, within_clamp(batch, weight), A)
     return pulled(batch, surrogate, -2 * p["kl_tau"] * log_ratios(batch))
 
 
@@ -898,15 +902,17 @@ def ipo(batch: Batch, p: dict) -> Objective:
 def dro(batch: Batch, p: dict) -> Objective:
     """J = mean A log pi - beta / 2 l^2: A' = A - beta l."""
     A = group_advantages(batch, "none")
-    return pulled(batch, scored(batch, torch.ones(()), A), -p["beta"] * log_ratios(batch))
+    weight = within_clamp(batch, torch.ones(()))
+    return pulled(batch, scored(batch, weight, A), -p["beta"] * log_ratios(batch))
 
 
 def kimi(batch: Batch, p: dict) -> Objective:
     """J = mean A log pi - beta / 2 L^2, L_i = sum_t l_it: A' = A - beta L at each token."""
-    # AMBIGUOUS: beyond the clamp the surrogate stops at tokens whose own l is, not where L is.
+    # Decided: beyond the clamp the surrogate stops where L is.
     A = group_advantages(batch, "none")
     L = clamp(row_sum(batch, log_ratios(batch)))
-    return pulled(batch, scored(batch, torch.ones(()), A), -p["beta"] * L)
+    weight = torch.where(L.abs() < MAX_LOG_RATIO, 1.0, 0.0)
+    return pulled(batch, scored(batch, weight, A), -p["beta"] * L)
 
 
 def opd(batch: Batch, p: dict) -> Objective:
@@ -971,7 +977,7 @@ METHODS = [
     (topr, {}),
     (dppo_tv, {"low": 0.2, "high": 0.15, "cap": 20.0}),
     (dppo_kl, {"low": 0.05, "high": 0.03, "cap": 20.0}),
-    (prime_rl, {"low": 0.2, "high": 0.15, "cap": 1e9, "kl_tau": 0.001}),
+    (prime_rl, {"low": 0.2, "high": 0.15, "kl_tau": 0.001}),
     (ipo, {"eps": 0.3, "kl_tau": 0.0}),
     (ipo, {"eps": 0.3, "kl_tau": 0.01}),
     (dro, {"beta": 0.1}),

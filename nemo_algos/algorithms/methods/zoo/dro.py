@@ -34,8 +34,12 @@ class QuadraticParams(GPGParams):
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QuadraticParams) -> Tensor:
-    """A' = A - beta log r', of each token, [B,S], or of the response, [B,1]."""
-    return signals.advantages - params.beta * log_ratio
+    """A' = A - beta log r', of each token, [B,S], or of the response, [B,1].
+
+    Beyond `max_log_ratio` the pull alone is left.
+    """
+    within_limit = log_ratio.abs() < params.max_log_ratio
+    return signals.advantages.where(within_limit, 0.0) - params.beta * log_ratio
 
 
 DRO = Method(
