@@ -93,6 +93,17 @@ def test_kl_to_old_and_sequences_by_hand():
     assert got["kl/old_sequence"] == pytest.approx((s * 0.3 - s + 1) / 2)
 
 
+def test_a_sequence_s_log_ratio_is_cut_at_the_method_s_limit():
+    """1.8 is cut at 1, where s log s - s + 1 is 1; the sum of the second is at the limit."""
+    batch = by_hand([[0.9, 0.9], [0.5, 0.5]])
+    got = summary({"name": "grpo", "max_log_ratio": 1.0}, batch)
+    assert got["kl/old_sequence"] == pytest.approx(1)
+    assert got["ratio/clamped_sequences"] == 1 and got["ratio/clamped_tokens"] == 0
+    below = by_hand([[0.9, 0.9], [0.5, 0.499]])
+    got = summary({"name": "grpo", "max_log_ratio": 1.0}, below)
+    assert got["ratio/clamped_sequences"] == 0.5
+
+
 def test_entropy_and_kl_to_the_reference_by_hand():
     batch = by_hand([[0.5, -0.5], [0.1, 0.2]])
     batch = change(batch, ref_logprobs=batch.logprobs + 0.3)
@@ -120,6 +131,7 @@ def test_p99_is_within_1_percent_of_the_quantile(spread):
     ratio = (batch.logprobs - batch.rollouts.old_logprobs)[mask].exp()
     want = float(torch.quantile(ratio, 0.99, interpolation="higher"))
     assert got["ratio/p99"] == pytest.approx(want, rel=0.01)
+    assert got["ratio/p99"] >= want * (1 - 1e-6)  # the bin's upper edge
     assert got["ratio/max"] == pytest.approx(float(ratio.max()))
     assert got["ratio/mean"] == pytest.approx(float(ratio.mean()))
 

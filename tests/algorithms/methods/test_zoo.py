@@ -123,3 +123,12 @@ def test_advantages_and_bounds_of_the_zoo_combine():
     close(run(grpo, batch, LossConfig()).grad, run("dppo_tv", batch, LossConfig()).grad)
     same = {"name": "grpo", "aggregation": "token", "advantages": "rloo"}
     close(run(same, batch, LossConfig()).grad, run("rloo", batch, LossConfig()).grad)
+
+
+def test_a_token_at_the_quantile_of_the_entropies_is_kept():
+    """Of six entropies the 0.8 quantile is the second largest, which is not above itself."""
+    entropy = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.3, 0.2]], dtype=torch.float64)
+    batch = tokens([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+    rollouts = replace(batch.rollouts, entropy=entropy)
+    got = build("high_entropy").signals(rollouts).advantages
+    assert (got != 0).tolist() == [[False, True, False], [True, False, False]]

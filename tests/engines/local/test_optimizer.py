@@ -84,3 +84,20 @@ def test_weights_that_give_no_log_probs_end_training_and_evaluation(rate):
     assert torch.equal(weights(made).nan_to_num(), before.nan_to_num()) and made.step_number == 0
     with pytest.raises(FloatingPointError, match="not finite"):
         evaluation.sample(made.policy, made.task, 2, 2, 0)
+
+
+def test_other_rates_count_as_if_they_had_been_there_from_the_start():
+    """After a resume with twice the rate, a step has twice the rate that its number has."""
+    first, then = scheduled(0.02), scheduled(0.04)
+    before = [first.step()["lr"] for _ in range(3)]
+    then.load(first.state())
+    after = [then.step()["lr"] for _ in range(3)]
+    whole = [0.02 * (1 / 3 + 2 / 3 * step / 10) for step in range(6)]
+    assert before == pytest.approx(whole[:3])
+    assert after == pytest.approx([2 * rate for rate in whole[3:]])
+
+
+def scheduled(lr):
+    optimizer = {"name": "torch.optim.SGD", "kwargs": {"lr": lr}}
+    scheduler = [{"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": {"total_iters": 10}}]
+    return trainers.trainer(optimizer=optimizer, scheduler=scheduler)

@@ -79,6 +79,8 @@ def test_metrics_of_the_batch_by_hand():
     metrics = trainers.trainer().step()  # the same batch
     rewards, lengths = rollouts.rewards, [len(r) for r in experience.responses()]
     groups = rewards.view(-1, GROUP)
+    signals = made.algorithm.signals(rollouts)
+    spread = signals.advantages.expand_as(rollouts.mask)[rollouts.mask]
     want = {
         "reward/mean": rewards.mean(),
         "reward/positive_share": (rewards > 0).double().mean(),
@@ -86,6 +88,7 @@ def test_metrics_of_the_batch_by_hand():
         "length/mean": sum(lengths) / ROWS,
         "length/max": max(lengths),
         "entropy/exact": experience.entropy.sum() / sum(lengths),
+        "advantage/std": spread.std(correction=0),
         "nonfinite_tokens": 0,
         "tokens_per_second": sum(lengths) / metrics["time/seconds"],
     }

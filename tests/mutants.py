@@ -1,0 +1,103 @@
+"""`make mutants`: each of these mistakes must turn a test of the default suite red.
+
+A mutant is a place in the package, what stands there, what is put there instead, and the tests that
+should notice. `python tests/mutants.py [WORD]` takes those whose place or mistake has the word.
+The file is put back afterwards.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+METHODS = "nemo_algos/algorithms/methods/"
+ZOO = METHODS + "zoo/"
+METRICS = "nemo_algos/algorithms/core/metrics.py"
+OF_METRICS = "tests/algorithms/core/test_metrics.py"
+LOCAL = "nemo_algos/engines/local/"
+LOCAL_TESTS = "tests/engines/local/test_"
+OF_ZOO = "tests/algorithms/methods/test_zoo.py"
+GOLDEN = "tests/algorithms/golden/test_committed.py"
+
+
+class Mutant(NamedTuple):
+    """The tests are paths, with spaces between."""
+
+    path: str
+    right: str
+    wrong: str
+    tests: str = GOLDEN
+
+
+MUTANTS = [
+    # the methods' formulas
+    Mutant(ZOO + "topr.py", "log_ratio.clamp(max=0).exp()", "log_ratio.exp()"),
+    Mutant(ZOO + "opsm.py", '["gap"] - core', '["gap"] + core'),
+    Mutant(ZOO + "sapo.py", "params.tau_negative", "params.tau_positive"),
+    Mutant(ZOO + "fipo.py", "weight.clamp(0.8, 1.0)", "weight.clamp(0.8, 1.2)"),
+    Mutant(ZOO + "fipo.py", "mask.cumsum(1)", "mask.new_ones(mask.shape).cumsum(1)"),
+    Mutant(ZOO + "kl_cov.py", "(-log_ratio).exp()", "log_ratio.exp()"),
+    Mutant(ZOO + "ce_gppo.py", "params.beta_low", "params.beta_high"),
+    Mutant(ZOO + "clip_cov.py", "lower) | (values", "lower) & (values"),
+    Mutant(ZOO + "m2po.py", "int((means <", "int((ranked <"),
+    Mutant(ZOO + "spo.py", "[a, b, way] for", "[a, b, 0.0] for"),
+    Mutant(ZOO + "high_entropy.py", "values >= low", "values > low", OF_ZOO),
+    Mutant(ZOO + "aspo.py", "ratio >= 1 - signals.low", "ratio >= 1 - signals.high"),
+    Mutant(ZOO + "dppo_kl.py", "kl <= params.high", "kl <= params.low"),
+    Mutant(ZOO + "dppo_tv.py", "ratio >= 1 - signals.low", "ratio >= 1 - signals.high"),
+    Mutant(ZOO + "ipo.py", "ratio >= 1 - signals.low", "ratio >= -signals.low"),
+    Mutant(ZOO + "vespo.py", "params.k_positive", "params.k_negative"),
+    Mutant(ZOO + "gepo.py", ".where(rollouts.lengths > 0, 0.0)\n    groups", "\n    groups"),
+    Mutant(ZOO + "prime_rl.py", "abs() < params.max_log_ratio", "abs() <= 1e9"),
+    Mutant(ZOO + "lite_ppo.py", "correction=1", "correction=0"),
+    Mutant(ZOO + "luspo.py", "lengths", "lengths.clamp(max=3)"),
+    Mutant(METHODS + "gmpo.py", "expm1(params.log_clip_high)", "expm1(params.log_clip_low)"),
+    Mutant(METHODS + "erpo.py", "params.process_weight", "0.5 * params.process_weight"),
+    Mutant(METHODS + "apmpo.py", "high = params.clip_min", "high = params.clip_max"),
+    Mutant(METHODS + "etr.py", "params.macro * 4", "params.macro * 3"),
+    Mutant("nemo_algos/algorithms/core/tokens.py", "rank <= count", "rank < count"),
+    # what the embedded engine does and says
+    Mutant(METRICS, "min(limit, REACH)", "REACH", OF_METRICS),
+    Mutant(METRICS, "torch.ge, row_sum", "torch.gt, row_sum", OF_METRICS),
+    Mutant(METRICS, "(index + 1)", "index", OF_METRICS),
+    Mutant(
+        LOCAL + "step_metrics.py", "correction=0", "correction=1", LOCAL_TESTS + "step_metrics.py"
+    ),
+    Mutant(
+        LOCAL + "updates.py",
+        'if state["rates"] == self._rates()',
+        "if True",
+        LOCAL_TESTS + "optimizer.py",
+    ),
+    Mutant(
+        LOCAL + "low_precision.py",
+        "q.weight(weight.T).T",
+        "q.weight(weight)",
+        LOCAL_TESTS + "low_precision.py",
+    ),
+]
+
+
+def survives(mutant: Mutant) -> bool:
+    """Whether its tests stay green."""
+    path = ROOT / mutant.path
+    source = path.read_text()
+    assert mutant.right in source, f"{mutant.path} has no {mutant.right!r}"
+    path.write_text(source.replace(mutant.right, mutant.wrong, 1))
+    try:
+        tests = ["pytest", "-q", "-x", "-n", "0", "--no-header", *mutant.tests.split()]
+        return subprocess.run(tests, cwd=ROOT, capture_output=True).returncode == 0
+    finally:
+        path.write_text(source)
+
+
+if __name__ == "__main__":
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    alive = 0
+    for mutant in MUTANTS:
+        if word in mutant.path + mutant.right + mutant.wrong:
+            lives = survives(mutant)
+            alive += lives
+            print(f"{'SURVIVES' if lives else 'red':8}  {mutant.path}: {mutant.wrong}", flush=True)
+    sys.exit(alive > 0)
