@@ -7,7 +7,8 @@ import torch
 from batches import every_method, make
 
 from nemo_algos import Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
-from nemo_algos.algorithms.kernel import Signals
+from nemo_algos.algorithms.kernel import Method, Signal, Signals
+from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.rollouts import TENSORS
 
 TOKENS = [name for name, per_row in TENSORS.items() if not per_row and name != "mask"]
@@ -130,3 +131,153 @@ def test_whitening_of_equal_rewards_and_of_one_token(name):
     one = Rollouts([0, 0], [3.0, 1.0], torch.tensor([[True], [False]]), torch.zeros(2, 1))
     for rollouts in (close, one):
         assert not build(name).signals(rollouts).advantages.any()
+
+
+# ---- rows without tokens change no other row
+
+
+def without_row(rollouts, row):
+    return rollouts[torch.tensor([i for i in range(len(rollouts)) if i != row])]
+
+
+def tensors(signals):
+    own = {"advantages": signals.advantages, "low": signals.low, "high": signals.high}
+    every = {**own, **signals.extras}
+    return {name: value for name, value in every.items() if isinstance(value, torch.Tensor)}
+
+
+@every_method
+@pytest.mark.parametrize("how", ["masked", "empty"])
+def test_a_row_without_tokens_changes_no_statistic_of_tokens(name, how):
+    """What does not depend on the rewards is as if the row were not in its group."""
+    algorithm = build(name)
+    rollouts = make(large=False).rollouts
+    row = int((rollouts.group == rollouts.group[rollouts.rewards.argmax()]).nonzero()[0])
+    kept = torch.arange(len(rollouts)) != row
+    if how == "masked":
+        rollouts = replace(rollouts, sample_mask=kept)
+    else:
+        rollouts = replace(rollouts, mask=rollouts.mask & kept[:, None])
+    got = tensors(algorithm.signals(rollouts, {}))
+    parts = {k: 1 - v for k, v in rollouts.reward_parts.items()}
+    flipped = replace(rollouts, rewards=1 - rollouts.rewards, reward_parts=parts)
+    of_rewards = tensors(algorithm.signals(flipped, {}))
+    alone = tensors(algorithm.signals(without_row(rollouts, row), {}))
+    used = rollouts.mask.any(1)
+    for key, value in got.items():
+        if torch.equal(value[used], of_rewards[key][used]):
+            torch.testing.assert_close(value[kept], alone[key], rtol=1e-12, atol=1e-12)
+
+
+@every_method
+def test_a_masked_row_in_a_group_of_its_own_changes_nothing(name):
+    rollouts, logprobs = make(large=False)
+    row = len(rollouts) - 1
+    group = rollouts.group.clone()
+    group[row] = 10**6
+    kept = torch.arange(len(rollouts)) != row
+    masked = replace(rollouts, group=group, prompt=group, sample_mask=kept)
+    got = gradient(name, masked, logprobs)
+    want = gradient(name, without_row(masked, row), logprobs[kept])
+    torch.testing.assert_close(got[kept], want, rtol=1e-12, atol=1e-14)
+    assert not got[row].any()
+
+
+# ---- own functions
+
+
+def own(**functions):
+    return Method(name="mine", paper="none", params=ClipParams, **functions)
+
+
+def nan_off_mask(log_ratio, mask, signals, params):
+    """0 / 0 in an empty row."""
+    return signals.advantages * mask.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+
+
+def mean_of_nothing(log_ratio, mask, signals, params):
+    return log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("slot", ["reweight", "log_ratio"])
+def test_nan_off_the_mask_is_harmless(slot):
+    rollouts, logprobs = make(large=False)
+    assert (rollouts.lengths == 0).any()
+    functions = {"reweight": nan_off_mask, "log_ratio": mean_of_nothing}
+    leaf = logprobs.clone().requires_grad_()
+    loss, metrics = batch_loss(own(**{slot: functions[slot]}), leaf, rollouts)
+    loss.backward()
+    assert loss.isfinite() and leaf.grad.isfinite().all()
+    assert not [k for k, v in metrics.items() if v != v]
+
+
+WRONG = [
+    ({"reweight": lambda l_t, m, s, p: s.advantages[:, 0]}, "reweight"),
+    ({"reweight": lambda l_t, m, s, p: None}, "reweight"),
+    ({"log_ratio": lambda l_t, m, s, p: l_t.sum()}, "log_ratio"),
+    ({"constant_bounds": lambda p: None}, "constant_bounds"),
+    ({"constant_bounds": lambda p: (-0.1, 0.2)}, "constant_bounds"),
+    ({"constant_bounds": lambda p: (0.2, float("nan"))}, "constant_bounds"),
+    ({"bounds": lambda r, p: Signal((r.rewards * torch.nan, r.rewards))}, "low"),
+    ({"bounds": lambda r, p: Signal((r.rewards, -1 - r.rewards))}, "high"),
+    ({"bounds": lambda r, p: Signal((0.2, -0.5))}, "high"),
+    ({"extras": {"far": lambda r, p: Signal(r.rewards / 0)}}, "far"),
+    ({"advantages": lambda r, p: Signal(r.rewards * torch.inf)}, "advantages"),
+]
+
+
+@pytest.mark.parametrize(
+    ("functions", "named"), WRONG, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_what_a_function_of_ones_own_gives_wrongly_is_named(functions, named):
+    rollouts, logprobs = make(large=False)
+    with pytest.raises(ValueError, match=rf"`{named}` of mine\b"):
+        batch_loss(own(**functions), logprobs.clone().requires_grad_(), rollouts)
+
+
+def test_bounds_may_be_infinite():
+    rollouts, logprobs = make(large=False)
+    open_bounds = own(bounds=lambda r, p: Signal((r.rewards + torch.inf, torch.inf)))
+    assert batch_loss(open_bounds, logprobs.requires_grad_(), rollouts)[0].isfinite()
+
+
+# ---- tensors that hold no log-probs
+
+
+@pytest.mark.parametrize("what", [torch.exp, torch.neg], ids=["probabilities", "losses"])
+@pytest.mark.parametrize("field", ["logprobs", "old_logprobs", "ref_logprobs", "gen_logprobs"])
+def test_probabilities_and_losses_are_no_log_probs(field, what):
+    given, logprobs = make(large=False)
+    below = {k: getattr(given, k).clamp(max=-0.1) for k in TOKENS if k.endswith("logprobs")}
+    logprobs = logprobs.clamp(max=-0.1)
+    if field == "logprobs":
+        logprobs = what(logprobs)
+    else:
+        below[field] = what(below[field])
+    shared = {k: getattr(given, k) for k in ("group", "rewards", "mask")}
+    rollouts = Rollouts(**shared, **below)
+    with pytest.raises(ValueError, match=rf"^{field} has"):
+        batch_loss("grpo", logprobs.requires_grad_(), rollouts)
+
+
+def test_rounding_above_0_is_none():
+    ones = torch.ones(2, 1)
+    rollouts = Rollouts([0, 0], [0, 1], ones.bool(), 5e-4 * ones)
+    assert batch_loss("grpo", (5e-4 * ones).requires_grad_(), rollouts)[0].isfinite()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("group", torch.zeros(2, dtype=torch.complex64)),
+        ("rewards", torch.ones(2, dtype=torch.complex64)),
+        ("old_logprobs", torch.zeros(2, 1, device="meta")),
+        ("old_logprobs", torch.zeros(2, 1).to(torch.float8_e4m3fn)),
+        ("sample_mask", torch.ones(2, 1).bool()),
+    ],
+    ids=str,
+)
+def test_tensors_without_numbers_to_compute_with(field, value):
+    given = {"group": [0, 0], "rewards": [0.0, 1.0], "old_logprobs": [[0.0], [0.0]]}
+    with pytest.raises(ValueError, match=rf"^{field} "):
+        Rollouts(**{**given, "mask": torch.ones(2, 1).bool(), field: value})
