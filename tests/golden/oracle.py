@@ -658,7 +658,7 @@ def gdpo(batch: Batch, p: dict) -> Objective:
     S = [0.0] * ROWS
     for name, values in batch.parts.items():
         part = by_group(batch, values, lambda pool: normalise(pool, "sample", p["epsilon"]))
-        S = [S[row] + p["weights"].get(name, 1.0) * part[row] for row in range(ROWS)]
+        S = [S[row] + p["reward_weights"].get(name, 1.0) * part[row] for row in range(ROWS)]
     return ppo(batch, at_tokens(batch, normalise(S, "sample", p["epsilon"])), p, "sequence")
 
 
@@ -929,7 +929,7 @@ ETR = {"clip_base": 0.2, "micro": 0.1, "macro": 0.15, "direction": "asymmetric"}
 QUATRO = {"delta": 0.01, "ratio": "sequence", "log_ratio_penalty": True, "max_kl_fraction": 0.95}
 ERPO = {"gate_sharpness": 5.0, "process_weight": 0.2, "buckets": 10, "target_std": 1.0}
 APMPO = {"gamma": 0.8, "clip_min": 0.2, "clip_max": 0.4, "clip_low": 0.25, "statistics": "batch"}
-GDPO = {**CLIP, "epsilon": 1e-6, "weights": {}}
+GDPO = {**CLIP, "epsilon": 1e-6, "reward_weights": {}}
 SPO = {"half_life": 0.06, "rho_min": 0.875, "rho_max": 0.96, "prior": 0.5}
 VESPO = {"k_positive": 2.0, "lambda_positive": 3.0, "k_negative": 3.0, "lambda_negative": 2.0}
 
@@ -956,7 +956,7 @@ METHODS = [
     (reinforce_pp, CLIP),
     (reinforce_pp_baseline, CLIP),
     (gdpo, GDPO),
-    (gdpo, {**GDPO, "weights": {"right": 1.0, "format": 0.25}}),
+    (gdpo, {**GDPO, "reward_weights": {"right": 1.0, "format": 0.25}}),
     (spo, {**CLIP, **SPO}),
     (ema_baseline, {**CLIP, "decay": 0.9}),
     (high_entropy, {**CLIP, "share": 0.2}),

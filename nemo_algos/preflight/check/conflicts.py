@@ -155,7 +155,12 @@ def _estimator(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
     """NeMo-RL's estimators are replaced by the method's: one that is asked for is refused."""
     path = "grpo.adv_estimator"
     name = at(plain, f"{path}.name")
-    if at(written, path) is not None:
+    weights = at(plain, f"{path}.reward_weights")
+    gdpo = algorithm.advantages.method.name == "gdpo"
+    if gdpo and weights and not algorithm.advantages.params.reward_weights:
+        cure = f"Set `method.reward_weights: {weights}`, and remove it here"
+        yield Finding(f"{path}.reward_weights", f"{OURS_ALONE}, so these are not used. {cure}.")
+    elif at(written, path) is not None:
         yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
     elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
         what = f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used"

@@ -111,6 +111,7 @@ VALID = " ".join(METHODS)
         ({"name": "gpg", "bounds": "etr"}, "method: gpg ratio etr"),
         ({"name": "grpo", "bounds": "gpg"}, "method: gpg bounds"),
         ({"name": "grpo", "bounds": "quatro"}, "method: quatro bounds"),
+        ({"name": "quatro", "bounds": "etr"}, "method: quatro bounds etr"),
         ({"name": "vespo", "advantages": "opd"}, "method: vespo advantage opd"),
         (
             {"name": "gepo", "advantages": "high_entropy"},

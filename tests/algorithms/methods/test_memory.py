@@ -177,3 +177,11 @@ def test_prompt_keys():
     assert prompt_key([1, 2, 3]) == prompt_key([1, 2, 3]) == -5405627362230748553
     assert len({prompt_key([i, j]) for i in range(50) for j in range(50)}) == 2500
     assert prompt_key([]) != prompt_key([0]) != prompt_key([0, 0])
+
+
+def test_equal_rewards_are_not_divided_by_a_spread_that_is_not_there():
+    """An all-wrong batch beside a baseline of 1/2."""
+    algorithm = build({"name": "ema_baseline", "advantage_std": "sample"})
+    memory = algorithm.signals(rollouts([1, 2], [0, 1]), {}).memory
+    wrong = algorithm.signals(rollouts([3, 4], [0, 0]), memory)
+    close(wrong.advantages, -0.5)

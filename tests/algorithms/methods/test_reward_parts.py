@@ -39,7 +39,7 @@ def direct(rollouts, weights, eps):
 def test_gdpo_is_the_direct_formula(weights, eps):
     named = dict(zip(("right", "brief"), weights, strict=True))
     given = build({"name": "gdpo", "epsilon": eps}).signals(of_groups(weights=named))
-    chosen = build({"name": "gdpo", "epsilon": eps, "weights": named}).signals(of_groups())
+    chosen = build({"name": "gdpo", "epsilon": eps, "reward_weights": named}).signals(of_groups())
     want = direct(of_groups(), weights, eps)
     close(given.advantages[:, 0], want, 1e-10)
     close(chosen.advantages[:, 0], want, 1e-10)
@@ -56,8 +56,19 @@ def test_gdpo_tells_apart_what_grpo_cannot():
     rollouts = Rollouts(group, ones, mask, zeros, reward_parts=parts, reward_weights=weights)
     assert not build("grpo").signals(rollouts).advantages.any()
     assert not build("gdpo").signals(rollouts).advantages.any()  # equal weights: opposite, equal
-    heavier = build({"name": "gdpo", "weights": {"a": 3.0}}).signals(rollouts).advantages[:, 0]
+    heavier = (
+        build({"name": "gdpo", "reward_weights": {"a": 3.0}}).signals(rollouts).advantages[:, 0]
+    )
     assert heavier[0] > 0 and (heavier[1:4] < 0).all()
+
+
+def test_gdpo_takes_nemo_rl_s_list_of_weights_in_alphabetical_order():
+    rollouts = make().rollouts  # of brief and right
+    by_name = build({"name": "gdpo", "reward_weights": {"brief": 0.25, "right": 2.0}})
+    listed = build({"name": "gdpo", "reward_weights": [0.25, 2.0]})
+    close(listed.signals(rollouts).advantages, by_name.signals(rollouts).advantages)
+    with pytest.raises(ValueError, match=r"reward_weights.*\b3\b.*\b2\b.*brief, right"):
+        build({"name": "gdpo", "reward_weights": [1, 2, 3]}).signals(rollouts)
 
 
 def test_gdpo_of_one_part_is_grpo_normalised_over_the_batch():
@@ -121,7 +132,7 @@ def test_what_is_not_there_is_named():
     for block in (
         {"name": "etr", "success_reward": "rihgt"},
         {"name": "grpo", "bounds": {"name": "etr", "success_reward": "rihgt"}},
-        {"name": "gdpo", "weights": {"rihgt": 1.0}},
+        {"name": "gdpo", "reward_weights": {"rihgt": 1.0}},
         {"name": "grpo", "terms": {"nll": {"success_reward": "rihgt"}}},
     ):
         with pytest.raises(ValueError) as error:

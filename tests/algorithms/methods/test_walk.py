@@ -43,7 +43,7 @@ PARTNERS = {"advantages": ({"name": "grpo", "advantage_std": "none"}, "erpo"), "
 BY_NAME = {
     "success_reward": ["brief", "right"],
     "dual_clip": [1.2],
-    "weights": [{"right": 2.0}],
+    "reward_weights": [{"right": 2.0}, [1.0, 2.0]],
     "max_log_ratio": [0.1],
     "advantage_std": ["sample", "population", "none"],
 }

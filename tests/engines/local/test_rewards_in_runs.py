@@ -10,6 +10,7 @@ from says import Says
 
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local.screen import Remarks
+from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.judge import check
 
 ROWS = [{"problem": f"{i} + 1 ?", "answer": str(i + 1), "level": i} for i in range(8)]
@@ -162,3 +163,14 @@ def test_a_reward_that_a_folder_names_is_code(name):
 
     assert foreign("os:system") == {f"data.rewards.{name}.function": "os:system"}
     assert foreign("math") == foreign("countdown") == {}
+
+
+@pytest.mark.parametrize(("rewards", "told"), [([1, 1, 1], 1), ([0, 0, 1], 0), ([1, 1], 0)])
+def test_it_is_said_by_step_3_that_every_reward_is_equal(rewards, told):
+    remarks = Remarks({1}, 2)
+    experience = SimpleNamespace(responses=list)
+    said = [
+        remarks.of(step, [Verdict(float(reward), "ok")] * 4, experience)
+        for step, reward in enumerate(rewards, start=1)
+    ]
+    assert sum(map(len, said)) == told and len(said[-1]) == told

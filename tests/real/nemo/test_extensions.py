@@ -38,7 +38,7 @@ EXTENDED = [
 ]
 DRIVERS = [
     {"name": "gdpo"},
-    {"name": "gdpo", "weights": {"reward2": 0.25}, "epsilon": 1e-4},
+    {"name": "gdpo", "reward_weights": {"reward2": 0.25}, "epsilon": 1e-4},
     {"name": "ema_baseline"},
     {"name": "spo", "forgetting": "constant"},
     {"name": "gspo", "advantages": {"name": "spo", "forgetting": "constant"}, "bounds": "etr"},
