@@ -35,6 +35,8 @@ REWARDS = torch.tensor([1.0, 0.0])
 MASK = torch.tensor([[0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0]])
 OLD = torch.tensor([[0.0, -1.0, -0.5, -2.0], [0.0, -0.7, -1.2, 0.0]])
 CURRENT = OLD + torch.tensor([[0.0, 0.5, -0.1, -0.4], [0.0, -0.6, -0.3, 0.0]])
+# not OLD: a loss that divides by the sampler's must give another number
+SAMPLER = OLD + torch.tensor([[0.0, 0.3, -0.25, 0.15], [0.0, -0.2, 0.1, 0.0]])
 REFERENCE = OLD + torch.tensor([[0.0, 0.1, -0.2, 0.05], [0.0, -0.3, 0.2, 0.0]])
 ENTROPY = torch.tensor([[0.0, 0.5, 1.0, 1.5], [0.0, 0.8, 0.2, 0.0]])
 DIRECTION = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 1.0, 0.0]])
@@ -48,7 +50,7 @@ GIVEN: dict[str, Any] = {
     "repeated_batch": {},
     "teacher_logprobs": None,
     "prev_logprobs": OLD,
-    "generation_logprobs": OLD,
+    "generation_logprobs": SAMPLER,
     "sample_mask": torch.ones(2),
     "valid_mask": torch.ones(2),
 }
@@ -111,7 +113,7 @@ def _batch(estimator: Estimator, call: AdvantageCall) -> dict[str, Tensor]:
     return {
         "advantages": advantages,
         "prev_logprobs": OLD,
-        "generation_logprobs": OLD,
+        "generation_logprobs": SAMPLER,
         "reference_policy_logprobs": REFERENCE,
         "token_mask": MASK,
         "sample_mask": torch.ones(2),

@@ -220,6 +220,13 @@ def test_another_formula_under_the_same_names_is_refused(monkeypatch):
         known_answers.check(launch.grpo.grpo_train)
 
 
+def test_a_loss_that_divides_by_the_sampler_is_refused(monkeypatch):
+    old, new = 'data["prev_logprobs"]', 'data["generation_logprobs"]'
+    changed(monkeypatch, LOSS, ["__call__"], old, new)
+    with pytest.raises(ImportError, match=r"grpo has loss .* instead of loss -0.0033"):
+        known_answers.check(launch.grpo.grpo_train)
+
+
 def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
     fields = dict(loss_functions.ClippedPGLossConfig.model_fields)
     fields["clip_low"] = fields.pop("ratio_clip_min")

@@ -44,6 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes; the whole suite runs it")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A module's SMOKE_CASES names single cases of its matrices, which no mark of a parameter can."""
+    for item in items:
+        if item.name in getattr(item.module, "SMOKE_CASES", ()):
+            item.add_marker(pytest.mark.smoke)
+
+
 @pytest.fixture(scope="session")
 def ref() -> str:
     return REF

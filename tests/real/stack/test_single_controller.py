@@ -31,6 +31,15 @@ CASES = [
 ]
 
 
+# chunks that are not the whole, rejected tokens, a term's own divisor, both sides
+SMOKE_CASES = {
+    f"test_a_step_is_one_processes[{LAYOUTS[0]}-etr-bypass-2]",
+    f"test_a_step_is_one_processes[{LAYOUTS[0]}-quatro-rejecting-{WHOLE}]",
+    f"test_a_step_is_one_processes[{LAYOUTS[0]}-quatro-bonus-{WHOLE}]",
+    f"test_chunks_are_the_synchronous_trainers_batch[{LAYOUTS[0]}-etr-bypass]",
+}
+
+
 @pytest.fixture(scope="module", params=LAYOUTS)
 def driver(
     request: pytest.FixtureRequest, imported: None, folder: Path, ref: str
