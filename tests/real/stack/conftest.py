@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A module's SMOKE_CASES names single cases of its matrices, which no mark of a parameter can."""
+    """A module's SMOKE_CASES are single cases of its matrices, which no parameter's mark can be."""
     for item in items:
         if item.name in getattr(item.module, "SMOKE_CASES", ()):
             item.add_marker(pytest.mark.smoke)
