@@ -1,4 +1,4 @@
-.PHONY: check test test-long test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs nightly
+.PHONY: check test test-long test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -37,8 +37,9 @@ test-isa:  ## these suites on the kernels of older processors, and on this one's
 	$(AVX2) $(MAKE) $(SUITES)
 	$(MAKE) $(SUITES)
 
-test-isa-smoke:  ## of them what compares whole training steps, on the oldest kernels
-	$(OLDEST) uv run pytest tests/engines/local/test_trainer.py tests/engines/local/test_hf.py
+NUMBERS = tests/algorithms tests/engines/local tests/lab/mismatch tests/lab/study
+test-isa-smoke:  ## of them what compares numbers, on the oldest kernels and with two threads
+	$(OLDEST) OMP_NUM_THREADS=2 uv run pytest $(NUMBERS)
 	$(OLDEST) NEMO_RL_REF=main tests/real/nemo/run.sh tests/real/nemo/test_grpo_train.py
 
 test-report:  ## the report in headless Chromium
@@ -58,6 +59,9 @@ nightly:  ## the whole of test-slurm and test-stack, hours; writes tests/real/la
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
 	@PYTHONPATH=$(CURDIR) $$(python3 nemo_algos/preflight/rehearsal/machine.py)/bin/python tests/real/stack/demo.py $(ARGS)
+
+mutants:  ## planted mistakes, each of which must turn a test red (some minutes)
+	uv run python tests/mutants.py
 
 test-gpu:  ## what only a GPU shows: kernels, losses, the engine on CUDA (a minute)
 	uv run pytest -q -o addopts="" tests/real/gpu

@@ -1,5 +1,7 @@
 """HFPolicy's log-probs and gradients are the model's, whatever the padding and precision."""
 
+import warnings
+
 import pytest
 import small_llama
 import torch
@@ -161,3 +163,11 @@ def test_a_dynamic_batch_costs_the_forward_no_more_than_its_tokens(folder):
         got[rows] = policy.logprobs(drawn, rows).detach()
     assert max(seen) <= 60 and len(seen) > 4
     close(got, drawn.logprobs)
+
+
+def test_generation_uses_no_name_that_transformers_is_about_to_drop(folder):
+    """It renamed the cache in 5.24, and drops the old name in 5.40."""
+    policy = policy_of(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        drawn_by(policy)
