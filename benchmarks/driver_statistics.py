@@ -86,6 +86,8 @@ def erpo(sequences: int, positions: int, rounds: int) -> None:
     rng = torch.Generator().manual_seed(1)
     group = torch.arange(sequences) // 16
     old, ref, entropy = (torch.rand(sequences, positions, generator=rng) for _ in range(3))
+    old = -old
+    ref = -ref
     rewards = torch.randint(0, 2, (sequences,), generator=rng)
     rollouts = Rollouts(group, rewards, torch.ones_like(old).bool(), old, ref, entropy)
     ready, algorithm = torch.empty_like(old), build("erpo")

@@ -47,7 +47,7 @@ def compare(
 def loss_batch(name: str) -> tuple[AlgorithmLoss, dict[str, torch.Tensor], torch.Tensor]:
     """A micro-batch of two groups of four, all tokens valid."""
     algorithm = build(name)
-    old = -torch.rand(B, S)
+    old = -1 - torch.rand(B, S)
     ones = torch.ones(B, S)
     estimator = Estimator(algorithm)
     estimator.entropy = torch.rand(B, S)

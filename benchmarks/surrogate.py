@@ -36,7 +36,7 @@ def make(sequences: int, positions: int) -> tuple[Rollouts, torch.Tensor]:
     rng = torch.Generator().manual_seed(0)
     shape = (sequences, positions)
     lengths = torch.randint(max(1, positions // 10), positions + 1, (sequences, 1), generator=rng)
-    old = -torch.rand(shape, generator=rng)
+    old = -1 - torch.rand(shape, generator=rng)
     rollouts = Rollouts(
         group=torch.arange(sequences) // 16,
         rewards=torch.randint(0, 2, (sequences,), generator=rng),

@@ -27,7 +27,7 @@ def batch(name):
     torch.manual_seed(0)
     estimator = Estimator(build(name))
     estimator.entropy = torch.rand(B, S)
-    old, ones = -torch.rand(B, S), torch.ones(B, S)
+    old, ones = -1 - torch.rand(B, S), torch.ones(B, S)
     ref, rewards = old + 0.1 * torch.randn(B, S), (torch.arange(B) % 3 == 0).float()
     prompts = torch.arange(2).repeat_interleave(B // 2)[:, None]
     advantages = estimator.compute_advantage(

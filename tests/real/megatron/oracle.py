@@ -71,7 +71,7 @@ def _rollouts(logprobs: Tensor, entropy: Tensor) -> Rollouts:
     generator = _generator()
 
     def near(values: Tensor) -> Tensor:
-        return values + 0.2 * torch.randn(values.shape, generator=generator)
+        return (values + 0.2 * torch.randn(values.shape, generator=generator)).clamp(max=0)
 
     lengths = torch.randint(5, 13, (len(REWARDS), 1), generator=generator)
     columns = torch.arange(model.LENGTH)
