@@ -6,10 +6,12 @@ import numpy as np
 import peaked_llama as small
 import pytest
 import torch
+from matrix import some_of
 from safetensors.torch import save_file
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import examine
+from nemo_algos.lab.mismatch.network import Network, in_bfloat16
 from nemo_algos.lab.mismatch.verdict import with_model
 
 MODEL = small.model()
@@ -51,26 +53,42 @@ def test_old_weights_at_another_temperature_are_two_causes(folders):
     assert parameters["old_weights"]["folder"] == "v1"
 
 
-def test_weights_that_change_within_responses_have_a_place(folders):
-    """A third of the way through each: the engine computes its cache anew, and goes on."""
+def test_weights_that_change_within_responses_are_unknown_and_have_a_place(folders):
     rollouts = small.sampled(OTHER)
     old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
     sampler = [torch.cat((a[:7], b[7:])) for a, b in zip(old, now, strict=True)]
-    (cause,) = examine(
-        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
-    ).causes
-    assert (cause.name, cause.parameter["folder"]) == ("old_weights", "v1")
-    assert cause.parameter["until_token"] == pytest.approx(7, abs=1)
+    dumps = [from_arrays(rollouts.arrays(sampler, now))]
+    verdict = with_model(dumps, examine(dumps, folders[0], [folders[1]]))
+    assert verdict.verdict == "unknown"
+    (bucket,) = verdict.where
+    assert (bucket.by, bucket.values) == ("place", "0 to 6") and bucket.share > 0.99
 
 
-def test_old_weights_of_some_responses_have_none(folders):
-    rollouts = small.sampled(OTHER)
-    old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
-    sampler = [(old, now)[i % 2][i] for i in range(len(old))]
-    (cause,) = examine(
-        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
-    ).causes
-    assert (cause.name, cause.parameter) == ("old_weights", {"folder": "v1"})
+@pytest.mark.parametrize(
+    "precision, seed, every",
+    [
+        (precision, seed, every)
+        for precision in ("float32", "bfloat16")
+        for seed in (0, 1)
+        for every in (1, 2, 4)
+    ],
+)
+def test_old_weights_of_some_responses_are_nothing_else(folders, precision, seed, every):
+    """Asynchronous rollouts without updates in flight: several hypotheses fit to rounding."""
+    rollouts = small.sampled(OTHER, seed)
+    trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    made = [OTHER, MODEL]
+    if precision == "bfloat16":
+        made = [in_bfloat16(Network(m, None)).model for m in made]
+    values = [
+        small.logprobs([z.float() for z in small.logits(m, rollouts)], rollouts) for m in made
+    ]
+    sampler = [values[i % every != 0][i] for i in range(len(trainer))]
+    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], folders[0], [folders[1]])
+    assert [(c.side, c.name, c.parameter) for c in found.causes] == [
+        ("sampler", "old_weights", {"folder": "v1"})
+    ]
+    assert not found.unexplained
 
 
 @pytest.mark.long
@@ -80,6 +98,65 @@ def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
     for previous in ([other, right], [right, other]):
         (cause,) = examine([dump(OTHER)], folders[0], previous).causes
         assert cause.parameter["folder"] == str(right)
+
+
+def of_bfloat16(seed):
+    """Rollouts, and both sides' log-probs of one model, the sampler's in bf16."""
+    rollouts = small.sampled(MODEL, seed)
+    made = in_bfloat16(Network(MODEL, None)).model
+    z = [row.float() for row in small.logits(made, rollouts)]
+    trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    return rollouts.arrays(small.logprobs(z, rollouts), trainer)
+
+
+def rare(a, share, value):
+    """Values of a share of the tokens, at least of one."""
+    draws = np.random.default_rng(2)
+    rows, columns = np.nonzero(a["mask"])
+    some = draws.choice(len(rows), max(1, round(share * len(rows))), replace=False)
+    a["sampler_logprobs"][rows[some], columns[some]] += value(draws, len(some))
+    np.minimum(a["sampler_logprobs"], 0, out=a["sampler_logprobs"])
+    return len(some)
+
+
+def garbled(a):
+    there = a["mask"][9]
+    a["sampler_logprobs"][9, there] = -12 * np.random.default_rng(1).random(there.sum())
+    return 0.8 * there.sum()
+
+
+def forced(a):
+    """Each response's fourth token."""
+    rows = np.arange(len(a["mask"]))
+    a["sampler_logprobs"][rows, a["mask"].argmax(1) + 3] = 0
+    return 0.5 * len(rows)
+
+
+RARE = {
+    "one token": lambda a: rare(a, 0.0, lambda draws, n: -8.0),
+    "2 % spikes": lambda a: rare(a, 0.02, lambda draws, n: -draws.uniform(5, 15, n)),
+    "1 % zeros": lambda a: rare(a, 0.01, lambda draws, n: 100.0) * 0.5,
+    "a garbled response": garbled,
+    "a forced token": forced,
+}
+
+
+@pytest.mark.parametrize("plant", RARE)
+def test_rare_large_errors_are_not_rounding(folders, plant):
+    arrays = of_bfloat16(0)
+    least = RARE[plant](arrays)
+    found = examine([from_arrays(arrays)], folders[0])
+    verdict = with_model([from_arrays(arrays)], found)
+    assert (verdict.verdict, found.unexplained) == ("unknown", ["sampler"])
+    count, furthest = found.sides["sampler"].far
+    assert least <= count <= arrays["mask"].sum() / 10
+    assert furthest > 2 and str(count) in verdict.found
+
+
+@pytest.mark.parametrize("seed", some_of(range(6), 2))
+def test_bfloat16_is_rounding(folders, seed):
+    found = examine([from_arrays(of_bfloat16(seed))], folders[0])
+    assert names(found) == [] and not found.unexplained
 
 
 def test_a_change_of_both_sides_is_the_runs_own(folders):
