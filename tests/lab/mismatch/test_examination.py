@@ -1,16 +1,20 @@
 """Causes by experiment, end to end, on a small model; and what is not named."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import peaked_llama as small
 import pytest
 import torch
+import transformers as hf
 from matrix import some_of
 from safetensors.torch import save_file
 
 from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.examination import examine
+from nemo_algos.lab.mismatch.hypotheses.weights import lora
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16
 from nemo_algos.lab.mismatch.verdict import with_model
 
@@ -256,3 +260,107 @@ def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale
 
     of = dump(adapted(scale), trainer=adapted(1.0))
     assert names(examine([of], folders[0], adapter=tmp_path)) == [("sampler", name)]
+
+
+A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+MODULE = A.removesuffix("lora_A.weight")
+RIGHT = {A: torch.ones(4, 32), f"{MODULE}lora_B.weight": torch.ones(32, 4)}
+SETTINGS = {"r": 4, "lora_alpha": 8}
+
+
+@pytest.mark.parametrize(
+    "tensors, settings",
+    [
+        ({A: RIGHT[A]}, "{}"),
+        ({**RIGHT, A: torch.ones(32)}, "{}"),
+        ({**RIGHT, f"{MODULE}lora_B.weight": torch.ones(())}, "{}"),
+        ({**RIGHT, A: torch.ones(3, 32)}, "{}"),
+        ({**RIGHT, A: torch.ones(4, 31)}, "{}"),
+        ({**RIGHT, A: RIGHT[A] * torch.nan}, "{}"),
+        ({"x": torch.ones(2)}, "{}"),
+        (RIGHT, '{"r": 0}'),
+        (RIGHT, '{"r": -4, "use_rslora": true}'),
+        (RIGHT, '{"r": 1e400}'),
+        (RIGHT, f'{{"r": {10**400}}}'),
+        (RIGHT, f'{{"lora_alpha": {10**400}}}'),
+        (RIGHT, '{"lora_alpha": NaN}'),
+        (RIGHT, '{"lora_alpha": null}'),
+        (RIGHT, '{"r": "four"}'),
+        (RIGHT, "[]"),
+        (RIGHT, "{"),
+    ],
+)
+def test_an_adapter_that_is_none_is_refused_in_a_sentence(tmp_path, tensors, settings):
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    own = settings[1:-1] if settings != "{}" else ""
+    keys = ", ".join(f'"{k}": {v}' for k, v in SETTINGS.items() if f'"{k}"' not in own)
+    text = f"{{{keys}{', ' if own else ''}{own}}}" if settings[-1] == "}" else settings
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ValueError) as error:
+        lora(tmp_path, Network(MODEL, None))
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_adapter_adds_its_scaled_product(tmp_path):
+    save_file(RIGHT, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(SETTINGS))
+    (added,) = lora(tmp_path, Network(MODEL, None)).values()
+    assert torch.equal(added, torch.full((32, 32), 8.0))
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_log_probs_recorded_before_the_trainers_temperature_have_its_value(folders, temperature):
+    """The engine returns raw log-probs, the trainer divides its logits or does not."""
+    rollouts = small.sampled(MODEL, 0, lambda z: z / 0.6)
+    z = small.logits(MODEL, rollouts)
+    raw = small.logprobs(z, rollouts)
+    trainer = small.logprobs([row / temperature for row in z], rollouts)
+    found = examine([from_arrays(rollouts.arrays(raw, trainer))], folders[0])
+    (cause,) = found.causes
+    assert (cause.side, cause.name, *cause.parameter) == (
+        "sampler",
+        "recorded_before",
+        "temperature",
+    )
+    near = 1e-3 if temperature == 0.6 else 0.08
+    assert cause.parameter["temperature"] == pytest.approx(0.6, abs=near)
+
+
+def test_log_probs_that_are_divided_by_a_temperature_have_one_factor(folders):
+    arrays = of_bfloat16(0)
+    arrays["sampler_logprobs"] /= 0.6
+    (cause,) = examine([from_arrays(arrays)], folders[0]).causes
+    assert (cause.side, cause.name) == ("sampler", "log_factor")
+    assert cause.parameter["factor"] == pytest.approx(1 / 0.6, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_that_is_nearly_uniform_has_no_cause(tmp_path, seed):
+    """Random weights over 2,048 ids, of which 256 logits are kept."""
+    made = hf.LlamaForCausalLM(hf.LlamaConfig(**small.CONFIG | {"vocab_size": 2048})).eval()
+    rollouts = small.drawn(made, seed, lambda z: z)
+    coarse = in_bfloat16(Network(made, None)).model
+    z = [row.float() for row in small.logits(coarse, rollouts)]
+    trainer = small.logprobs(small.logits(made, rollouts), rollouts)
+    dumps = [from_arrays(rollouts.arrays(small.logprobs(z, rollouts), trainer))]
+    found = examine(dumps, small.saved(made, tmp_path))
+    assert with_model(dumps, found).causes == []
+
+
+def test_a_small_cause_of_less_than_half_is_not_named(folders):
+    dumps = [from_arrays(of_bfloat16(0))]
+    found = examine(dumps, folders[0])
+    for share, named in ((0.4, []), (0.6, ["norm_eps"])):
+        causes = [Cause("norm_eps", "sampler", {"eps": 1e-3}, share)]
+        verdict = with_model(dumps, replace(found, causes=causes))
+        assert [cause.name for cause in verdict.causes] == named
+        assert verdict.verdict == (named or ["clean"])[0]
+
+
+def test_what_explains_responses_that_are_right_has_no_share(folders):
+    """The sampler's scattered tokens are further off than rounding, and no hypothesis helps."""
+    arrays = of_bfloat16(0)
+    rare(arrays, 0.02, lambda draws, n: -draws.uniform(5, 15, n))
+    found = examine([from_arrays(arrays)], folders[0], [folders[1]])
+    assert found.unexplained == ["sampler"]
+    assert all(share < 0.5 for _, share in found.near("sampler"))
