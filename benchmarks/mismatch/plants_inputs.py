@@ -61,10 +61,13 @@ def _bf16(x: Tensor) -> Tensor:
 def kinds(draws: Draws) -> list[Kind]:
     """With a seed's parameters."""
     cut = draws.count("template-cut", 3, 12)
-    near, far = draws.count("positions-near", 1, 6), draws.count("positions-far", 7, 60)
-    low, high = draws.number("rope_base-low", 3e3, 4e4), draws.number("rope_base-high", 2e5, 3e6)
+    near = draws.count("positions-near", 1, 6)
+    far = draws.count("positions-far", 7, 60)
+    low = draws.number("rope_base-low", 3e3, 4e4)
+    high = draws.number("rope_base-high", 2e5, 3e6)
     linear = draws.number("rope_scaling", 1.3, 6)
-    less, more = draws.number("scale-less", 0.6, 0.93), draws.number("scale-more", 1.07, 1.8)
+    less = draws.number("scale-less", 0.6, 0.93)
+    more = draws.number("scale-more", 1.07, 1.8)
     seen = draws.count("unclaimed-window", 16, 40)
     return [
         _template("no-system", _no_system, worlds=chat),

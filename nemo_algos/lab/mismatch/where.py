@@ -16,6 +16,7 @@ CHANCE = 1e-3  # that any bucket of a file without a pattern stands out so far
 TIMES = 2.0  # the mean |d| of the other tokens
 BUCKETS, WORST = 4, 20  # that are shown
 PERIODS = range(2, 9)  # of every n-th response
+LISTED = 20  # values of a bucket, as text
 
 
 class Bucket(NamedTuple):
@@ -63,10 +64,16 @@ def buckets(t: Responses) -> list[Bucket]:
             break
         clearest = min(found, key=lambda one: one.chance)
         best = next(one for one in found if np.array_equal(one.tokens, clearest.tokens))
-        mean, elsewhere = size[best.tokens].mean(), size[~best.tokens].mean()
-        share = size[best.tokens].sum() / size.sum()
-        numbers = int(best.tokens.sum()), float(mean), float(elsewhere), float(share)
-        out.append(Bucket(best.by, best.values, *numbers))
+        inside = size[best.tokens]
+        bucket = Bucket(
+            by=best.by,
+            values=best.values,
+            tokens=len(inside),
+            mean=float(inside.mean()),
+            elsewhere=float(size[~best.tokens].mean()),
+            share=float(inside.sum() / size.sum()),
+        )
+        out.append(bucket)
         left &= ~best.tokens
     return out
 
@@ -98,7 +105,8 @@ def _found(by: str, x: Array, ranks: Array, left: Array) -> Iterator[_Found]:
     values, which = np.unique(x[left], return_inverse=True)
     if len(values) < 2 or not spread:
         return
-    count, total = np.bincount(which), np.bincount(which, ranks[left])
+    count = np.bincount(which)
+    total = np.bincount(which, ranks[left])
     clear = np.where(count >= LEAST, total / (spread * np.sqrt(count)), 0.0)
 
     def bucket(text: str, tokens: Array, log_tried: float) -> _Found:
@@ -122,7 +130,9 @@ def _found(by: str, x: Array, ranks: Array, left: Array) -> Iterator[_Found]:
         several = values[clear > stats.norm.isf(0.01 / len(values))]
         ways = special.gammaln(len(values) + 1) - special.gammaln(len(several) + 1)
         ways -= special.gammaln(len(values) - len(several) + 1)
-        yield bucket(", ".join(map(str, several)), np.isin(x, several), float(ways))
+        text = ", ".join(map(str, several[:LISTED]))
+        text += f", ... ({len(several)} in all)" if len(several) > LISTED else ""
+        yield bucket(text, np.isin(x, several), float(ways))
 
 
 def _range(total: Array, count: Array) -> tuple[int, int]:

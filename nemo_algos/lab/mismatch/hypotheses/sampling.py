@@ -69,7 +69,8 @@ class Kept:
     """The mass of the likeliest tokens."""
 
     def __init__(self, logits: Logits) -> None:
-        self.top, self.logprobs = logits.top, logits.logprobs
+        self.top = logits.top
+        self.logprobs = logits.logprobs
         self.mass = np.cumsum(logits.probs, 1)
 
     def last(self, name: str, value: float) -> Array:

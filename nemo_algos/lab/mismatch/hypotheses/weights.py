@@ -162,7 +162,8 @@ def lora(folder: Path, network: Network) -> Weights:
     try:
         found = {k: v for file in files for k, v in load_file(file).items()}
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        rank, alpha = float(config["r"]), float(config["lora_alpha"])
+        rank = float(config["r"])
+        alpha = float(config["lora_alpha"])
     except (
         OSError, ValueError, LookupError, TypeError, OverflowError, SafetensorError, RuntimeError
     ) as error:  # fmt: skip
@@ -177,7 +178,8 @@ def lora(folder: Path, network: Network) -> Weights:
     added = {}
     for name in (name for name in found if ".lora_A" in name):
         own = name.split(".lora_A")[0].removeprefix("base_model.model.") + ".weight"
-        a, b = found[name], found.get(name.replace("lora_A", "lora_B"))
+        a = found[name]
+        b = found.get(name.replace("lora_A", "lora_B"))
         if b is None or (a.ndim, b.ndim) != (2, 2) or len(a) != b.shape[1]:
             raise ValueError(
                 f"{folder}: {name} has no lora_B of the same rank. Save the adapter again."
