@@ -159,7 +159,7 @@ def kinds(draws: Draws) -> list[Kind]:
     limit = draws.number("clamp-sampler", -6, -3)
     lower = draws.number("clamp-trainer", -9, -6)
     start = draws.count("padding", 24, 40)
-    factor = draws.number("log_factor", 0.4, 0.9)
+    factor = draws.number("log_factor", 0.75, 0.95)
     every = draws.count("shift-some", 3, 6)
     return [
         _clean("plain"),

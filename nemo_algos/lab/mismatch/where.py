@@ -22,7 +22,8 @@ LISTED = 20  # values of a bucket, as text
 class Bucket(NamedTuple):
     """Tokens that differ more than the others. by: what they share; values: which, as text.
 
-    mean, elsewhere: mean |d| of them and of all other tokens, nats; share: of the sum of all |d|.
+    mean: mean |d|, nats; elsewhere: of the tokens that neither this bucket nor a clearer one has;
+    share: of the sum of all |d|.
     """
 
     by: str
@@ -65,16 +66,16 @@ def buckets(t: Responses) -> list[Bucket]:
         clearest = min(found, key=lambda one: one.chance)
         best = next(one for one in found if np.array_equal(one.tokens, clearest.tokens))
         inside = size[best.tokens]
+        left &= ~best.tokens
         bucket = Bucket(
             by=best.by,
             values=best.values,
             tokens=len(inside),
             mean=float(inside.mean()),
-            elsewhere=float(size[~best.tokens].mean()),
+            elsewhere=float(size[left].mean()),
             share=float(inside.sum() / size.sum()),
         )
         out.append(bucket)
-        left &= ~best.tokens
     return out
 
 

@@ -58,6 +58,10 @@ def some_shifted(a):
     a["trainer_logprobs"][::4, :-1] = a["trainer_logprobs"][::4, 1:]
 
 
+def base_10_of_the_trainer(a):
+    a["trainer_logprobs"] = a["trainer_logprobs"] / np.log(10)
+
+
 def divided(a):
     a["sampler_logprobs"] = a["sampler_logprobs"] / 0.6
 
@@ -74,6 +78,7 @@ def divided(a):
         (greedy, "greedy", {}),
         (retokenized, "retokenized", {"responses": 8}),
         (some_shifted, "shift", {"places": -1, "responses": 8, "of": 32}),
+        (base_10_of_the_trainer, "log_base", {"base": 10}),
         (divided, "log_factor", {"factor": pytest.approx(1 / 0.6, rel=0.01)}),
     ],
 )

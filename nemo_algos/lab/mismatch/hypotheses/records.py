@@ -24,6 +24,7 @@ TIES = 2.2  # nats: of less than nine tokens alike
 REPEATED = 3  # tokens of one and the same value: no chance
 LAGS = (1, -1, 2, -2)  # tokens
 FEW = 0.05  # of the difference: a temperature of the logits leaves more than that
+ALIKE = 0.01  # of a factor
 BASES = {2: 1 / np.log(2), 10: 1 / np.log(10)}
 
 
@@ -137,6 +138,9 @@ def scaled(record: Record, expected: Array) -> Iterator[Fit]:
     """All are multiplied by one factor, as where a temperature divides log-probs, not logits."""
     factor = float((record.value @ expected) / max(expected @ expected, 1e-30))
     left = np.abs(record.value - factor * expected).sum()
+    bases = [x for by in BASES.values() for x in (by, 1 / by)]  # the other side may have the base
+    if np.isclose(factor, bases, rtol=ALIKE).any():
+        return
     if left < FEW * np.abs(record.value - expected).sum():
         yield Fit(factor * expected, {"log_factor": {"factor": factor}})
 
