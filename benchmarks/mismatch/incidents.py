@@ -50,11 +50,11 @@ KINDS = [
     _incident("Tencent-Hunyuan/UniRL#155", "alpha-lost", cause("adapter_scale", scale=[0.5, 0.1]),
               Side(adapter(0.5)), Side(adapter()), adapted=True),
     # Megatron's default dropout of 0.1 is on while log-probs are computed
-    _incident("Human-Agent-Society/reef#536", "dropout-on", cause("dropout"), Side(),
-              Side(dropout(0.1))),
+    _incident("Human-Agent-Society/reef#536", "dropout-on", (), Side(),
+              Side(dropout(0.1)), also=("unknown",)),
     # top-p and top-k without replay of the sampling mask
     _incident("PrimeIntellect-ai/prime-rl#3431", "truncation-without-replay",
-              cause("top_k", "top_p", top_k=[20, 4]) , Side(logits=both(top_k(20), top_p(0.95)))),
+              (), Side(logits=both(top_k(20), top_p(0.95))), also=("unknown",)),
     _incident("huggingface/trl#6789", "truncated-support", cause("top_p", top_p=[0.8, 0.04]),
               Side(logits=top_p(0.8))),
     # raw_logprobs beside a trainer that divides by the rollout's temperature
@@ -71,8 +71,9 @@ KINDS = [
     _incident("huggingface/trl#5224", "retokenized", cause("retokenized", side="trainer"),
               score=retokenized, prompts=16, worlds=chat),
     # weights change in flight, and the version is read when the response is complete
-    _incident("rllm-org/rllm#622", "stamped-at-completion", cause("old_weights", version="v1"),
-              Side(old("v1"), later=lambda model, world: None), records=_stamped_late),
+    _incident("rllm-org/rllm#622", "stamped-at-completion", (),
+              Side(old("v1"), later=lambda model, world: None), records=_stamped_late,
+              also=("unknown",)),
     # the trainer's log-probs lie one place to the left, and the temperature is missing there
     _incident("modelscope/ms-swift#8427", "shifted-and-raw",
               cause("shift", side="either", places=(-1, 1))
@@ -85,7 +86,7 @@ KINDS = [
               Side(hooked(("k_proj", "v_proj"), fp8))),
     # a resume leaves corrupt weights in the sampler: text turns to soup
     _incident("verl-project/verl#7904", "weights-corrupt-after-resume",
-              cause("bad_layer", layer=0.5), Side(layer(0.5, "self_attn.o_proj", swap))),
+              (), Side(layer(0.5, "self_attn.o_proj", swap)), also=("unknown",)),
     _incident("swiss-ai/model-launch#173", "double-bos", cause("template", side="either"),
               Side(prompt=lambda prompt: [prompt[0], *prompt])),
 ]  # fmt: skip

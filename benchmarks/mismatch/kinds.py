@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,7 +56,8 @@ class Kind:
     also: verdicts accepted as a whole; subtle: at bf16's noise by nature, and yet nameable by
     the tokens drawn or the numbers' grid; worlds: where it makes sense; adapted: the run trains
     the adapter; prompts: how many of the world's sixteen; score: in place of the usual forward
-    pass; left: the dump's rows must be padded on the left, as the trainer's are.
+    pass; left: the dump's rows must be padded on the left, as the trainer's are. Without a cause
+    and with `also` unknown a fault has no name.
     """
 
     name: str
@@ -75,6 +77,33 @@ class Kind:
     def seed(self, seed: int) -> int:
         """Of this kind's draws: independent of the others'."""
         return zlib.crc32(f"{self.name} {seed}".encode())
+
+
+class Draws:
+    """A seed's parameters: of each kind its own, whichever other kinds there are."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def number(self, kind: str, low: float, high: float) -> float:
+        """With three digits."""
+        return float(f"{self._of(kind).uniform(low, high):.3g}")
+
+    def count(self, kind: str, low: int, high: int) -> int:
+        """Both ends included."""
+        return self._of(kind).randint(low, high)
+
+    def one_of(self, kind: str, *values: Any) -> Any:
+        """Any of them."""
+        return self._of(kind).choice(values)
+
+    def _of(self, kind: str) -> random.Random:
+        return random.Random(f"{self.seed} {kind}")
+
+
+def unclaimed(name: str, sampler: Side = CORRECT, trainer: Side = CORRECT, **more: Any) -> Kind:
+    """A fault that the command does not claim to name: only `unknown` is right."""
+    return Kind(f"unclaimed-{name}", (), sampler, trainer, also=("unknown",), **more)
 
 
 def cause(*names: str, side: str = "sampler", **parameters: Any) -> tuple[Cause, ...]:

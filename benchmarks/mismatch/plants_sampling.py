@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from kinds import Kind, cause
+from kinds import Draws, Kind, cause, unclaimed
 from plants_weights import int4, int8, old
 from rollouts import Edit, Logits, Side
 from torch import Tensor
@@ -96,70 +96,68 @@ def _kind(name: str, logits: Logits, edit: Edit | None = None, **parameters: Any
     return Kind(name, cause(name.rpartition("-")[0], **parameters), Side(edit, logits=logits))
 
 
-KINDS = [
-    _kind("temperature-0.7", temperature(0.7), temperature=[0.7, 0.03]),
-    _kind("temperature-0.9", temperature(0.9), temperature=[0.9, 0.02]),
-    _kind("temperature-1.2", temperature(1.2), temperature=[1.2, 0.04]),
-    Kind(
-        "temperature-trainer-0.8",
-        cause("temperature", side="trainer", temperature=[0.8, 0.03]),
-        trainer=Side(logits=temperature(0.8)),
-    ),
-    _kind("top_p-0.95", top_p(0.95), top_p=[0.95, 0.02]),
-    _kind("top_p-0.8", top_p(0.8), top_p=[0.8, 0.04]),
-    _kind("top_k-20", top_k(20), top_k=[20, 3]),
-    _kind("top_k-100", top_k(100), top_k=[100, 30]),
-    _kind("min_p-0.05", min_p(0.05), min_p=[0.05, 0.015]),
-    _kind("repetition_penalty-1.1", repetition(1.1), penalty=[1.1, 0.02]),
-    _kind("presence_penalty-0.5", presence(0.5), penalty=[0.5, 0.1]),
-    _kind("frequency_penalty-0.3", presence(0.3, most=math.inf), penalty=[0.3, 0.08]),
-    _kind("banned_tokens-4", bias(IDS[:4], CUT), ids=list(IDS[:4])),
-    _kind("logit_bias-2", bias(IDS, 2.0), ids=list(IDS), bias=[2, 0.3]),
-    Kind("softcap-30", cause("softcap", cap=[30, 4]), Side(logits=cap(30.0)),
-         worlds=lambda name: name != "gemma"),
-    Kind(
-        "vocabulary_padding-64",
-        cause("vocabulary_padding", side="trainer"),
-        trainer=Side(logits=padded(64)),
-    ),
-    Kind(
-        "recorded_before-temperature-0.8",
-        cause("recorded_before", temperature=[0.8, 0.06]),
-        Side(logits=temperature(0.8), raw=True),
-        subtle=True,
-    ),
-    Kind(
-        "recorded_before-top_p-0.9",
-        cause("recorded_before", top_p=[0.9, 0.05]),
-        Side(logits=top_p(0.9), raw=True),
-        subtle=True,
-    ),
-    Kind(  # vLLM's raw_logprobs beside a trainer that divides by the temperature
-        "recorded_before-tempered-trainer-0.7",
-        cause("recorded_before", "temperature", side="either", temperature=[0.7, 0.04]),
-        Side(logits=temperature(0.7), raw=True),
-        Side(logits=temperature(0.7)),
-    ),
-    Kind("speculative-draft-records", cause("speculative"), Side(draft=int4)),
-    Kind("speculative-uncorrected", cause("speculative"), Side(draft=int4, corrected=False),
-         subtle=True),
-    Kind("greedy-raw", cause("greedy"), Side(logits=temperature(1e-4), raw=True), subtle=True),
-    Kind("greedy-zero", cause("greedy"), Side(logits=temperature(1e-4))),
-    Kind("clean-temperature-0.7", also=("clean", "precision"),
-         sampler=Side(logits=temperature(0.7)), trainer=Side(logits=temperature(0.7))),
-    Kind(
-        "double-temperature-top_p",
-        cause("temperature", temperature=[0.8, 0.05]) + cause("top_p", top_p=[0.9, 0.04]),
-        Side(logits=both(temperature(0.8), top_p(0.9))),
-    ),
-    Kind(
-        "double-old_weights-temperature",
-        cause("old_weights", version="v1") + cause("temperature", temperature=[0.8, 0.05]),
-        Side(old("v1"), logits=temperature(0.8)),
-    ),
-    Kind(
-        "double-int8-top_k",
-        cause("quantized_weights", format="int8") + cause("top_k", top_k=[20, 4]),
-        Side(int8, logits=top_k(20)),
-    ),
-]  # fmt: skip
+def kinds(draws: Draws) -> list[Kind]:
+    """With a seed's parameters."""
+    low = draws.number("cold", 0.5, 0.95)
+    high = draws.number("hot", 1.05, 1.5)
+    trainer = draws.number("cold-trainer", 0.6, 0.95)
+    wide = draws.number("top_p-wide", 0.88, 0.98)
+    narrow = draws.number("top_p-narrow", 0.6, 0.87)
+    few = draws.count("top_k-few", 5, 40)
+    many = draws.count("top_k-many", 41, 150)
+    least = draws.number("min_p", 0.02, 0.15)
+    repeated = draws.number("repetition_penalty", 1.03, 1.3)
+    present = draws.number("presence", 0.2, 1)
+    frequent = draws.number("frequency", 0.1, 0.6)
+    banned = draws.count("banned", 2, 8)
+    biased = draws.count("biased", 3, 10)
+    by = draws.number("bias", 1, 4)
+    raw = draws.number("raw", 0.6, 0.9)
+    cut = draws.number("raw-top_p", 0.7, 0.93)
+    both_raw = draws.number("raw-and-trainer", 0.5, 0.85)
+    old_heat = draws.number("old-and-heat", 0.6, 0.9)
+    two = both(temperature(draws.number("two", 0.6, 0.9)), top_p(draws.number("two-p", 0.8, 0.95)))
+    return [
+        _kind("temperature-cold", temperature(low), temperature=[low, 0.02]),
+        _kind("temperature-hot", temperature(high), temperature=[high, 0.04]),
+        Kind("temperature-trainer", cause("temperature", side="trainer",
+             temperature=[trainer, 0.03]), trainer=Side(logits=temperature(trainer))),
+        _kind("top_p-wide", top_p(wide), top_p=[wide, 0.02]),
+        _kind("top_p-narrow", top_p(narrow), top_p=[narrow, 0.04]),
+        _kind("top_k-few", top_k(few), top_k=[few, 3]),
+        _kind("top_k-many", top_k(many), top_k=[many, many / 3]),
+        _kind("min_p-any", min_p(least), min_p=[least, 0.015]),
+        _kind("repetition_penalty-any", repetition(repeated), penalty=[repeated, 0.02]),
+        _kind("presence_penalty-any", presence(present), penalty=[present, 0.1]),
+        _kind("frequency_penalty-any", presence(frequent, most=math.inf),
+              penalty=[frequent, 0.08]),
+        _kind("banned_tokens-any", bias(IDS[:banned], CUT), ids=list(IDS[:banned])),
+        _kind("logit_bias-any", bias(IDS[:biased], by), ids=list(IDS[:biased]), bias=[by, 0.3]),
+        Kind("vocabulary_padding-64", cause("vocabulary_padding", side="trainer"),
+             trainer=Side(logits=padded(64))),
+        Kind("recorded_before-temperature", cause("recorded_before", temperature=[raw, 0.06]),
+             Side(logits=temperature(raw), raw=True), subtle=True),
+        Kind("recorded_before-top_p", cause("recorded_before", top_p=[cut, 0.05]),
+             Side(logits=top_p(cut), raw=True), subtle=True),
+        Kind(  # vLLM's raw_logprobs beside a trainer that divides by the temperature
+            "recorded_before-tempered-trainer",
+            cause("recorded_before", "temperature", side="either", temperature=[both_raw, 0.02]),
+            Side(logits=temperature(both_raw), raw=True), Side(logits=temperature(both_raw)),
+        ),
+        Kind("speculative-draft-records", cause("speculative"), Side(draft=int4)),
+        Kind("speculative-uncorrected", cause("speculative"), Side(draft=int4, corrected=False),
+             subtle=True),
+        Kind("greedy-raw", cause("greedy"), Side(logits=temperature(1e-4), raw=True), subtle=True),
+        Kind("greedy-zero", cause("greedy"), Side(logits=temperature(1e-4))),
+        Kind("clean-temperature", also=("clean", "precision"),
+             sampler=Side(logits=temperature(low)), trainer=Side(logits=temperature(low))),
+        Kind("double-old_weights-temperature",
+             cause("old_weights", version="v1")
+             + cause("temperature", temperature=[old_heat, 0.05]),
+             Side(old("v1"), logits=temperature(old_heat))),
+        Kind("double-int8-top_k",
+             cause("quantized_weights", format="int8") + cause("top_k", top_k=[few, 4]),
+             Side(int8, logits=top_k(few))),
+        unclaimed("temperature-and-top_p", Side(logits=two)),
+        unclaimed("softcap", Side(logits=cap(draws.number("softcap", 8, 20)))),
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kinds import CORRECT, VERSION, Kind, Rollout, any_world, cause
+from kinds import CORRECT, VERSION, Draws, Kind, Rollout, cause, unclaimed
 from rollouts import Edit, Side
 from safetensors.torch import load_file
 from torch import Tensor
@@ -157,39 +157,42 @@ def versions(rollout: Rollout, world: World, draw: torch.Generator) -> Rollout:
     return replace(rollout, versions=torch.where(late, VERSION, 1).expand(rollout.tokens.shape))
 
 
-def _bad(name: str, place: float, module: str, change: Callable[[Tensor], Tensor]) -> Kind:
-    dense = (lambda world: world != "moe") if module.startswith("mlp") else any_world
-    causes = cause("bad_layer", layer=place)
-    return Kind(f"bad_layer-{name}", causes, Side(layer(place, module, change)), worlds=dense)
-
-
-KINDS = [
-    _of("old_weights-v1", old("v1"), version="v1"),
-    _of("old_weights-v2", old("v2"), version="v2"),
-    _of("old_weights-v3", old("v3"), version="v3"),
-    _of("old_weights-trainer-v1", old("v1"), side="trainer", version="v1"),
-    Kind("old_weights-in-flight", cause("old_weights", version="v1"),
-         Side(old("v1"), later=lambda model, world: None), records=versions),
-    _of("partial_weights-mlp", old("v1", "mlp"), folder="v1", modules=["mlp"]),
-    _of("partial_weights-attention", old("v1", "self_attn"), folder="v1", modules=["self_attn"]),
-    _of("partial_weights-embedding", old("v1", "embed"), folder="v1", modules=["embed_tokens"]),
-    _of("quantized_weights-fp8", fp8_weights, format="fp8"),
-    _of("quantized_weights-int8", int8, format="int8"),
-    _of("quantized_weights-int4", int4, format="int4"),
-    _of("quantized_cache-fp8", hooked(("k_proj", "v_proj"), fp8), format="fp8"),
-    _of("quantized_head-fp8", head(fp8), format="fp8"),
-    _of("quantized_head-int4", head(grid(7, 32)), format="int4"),
-    _bad("shards-swapped", 0.4, "mlp.gate_proj", swap),
-    _bad("scaled-1.5", 0.7, "self_attn.o_proj", lambda w: w * 1.5),
-    _bad("zero-v", 0.2, "self_attn.v_proj", torch.zeros_like),
-    _of("dropout-0.05", dropout(0.05), side="trainer"),
-    _of("norm_eps-1e-4", epsilon(1e-4), side="trainer", eps=[1e-4, 5e-5]),
-    _adapted("adapter_missing", None),
-    _adapted("adapter_twice", adapter(2), "adapter_scale", scale=[2, 0.1]),
-    _adapted("adapter_scale", adapter(0.5), scale=[0.5, 0.1]),
-    _adapted("adapter_merged_bf16", adapter(merged=torch.bfloat16), "precision", "clean"),
-    Kind("clean-adapter", (), Side(adapter()), Side(adapter()), also=("clean", "precision"),
-         adapted=True),
-    Kind("stale_prefix-all", cause("stale_prefix", folder="v1"), Side(prefix=old("v1"))),
-    Kind("stale_prefix-half", cause("stale_prefix", folder="v1"), Side(prefix=old("v1"), stale=2)),
-]  # fmt: skip
+def kinds(draws: Draws) -> list[Kind]:
+    """With a seed's parameters."""
+    group = draws.one_of("int4", 16, 32, 64, 128)
+    eps = draws.number("norm_eps", 3e-5, 2e-3)
+    scale = draws.number("adapter_scale", 0.2, 4)
+    part = draws.one_of("partial_weights", "mlp", "self_attn", "embed", "layers.1")
+    version = draws.one_of("old_weights-trainer", "v1", "v2", "v3")
+    stale = draws.count("stale_prefix-some", 2, 4)
+    place, rate = (
+        draws.number("unclaimed-layer", 0, 1),
+        draws.number("unclaimed-dropout", 0.02, 0.1),
+    )
+    return [
+        _of("old_weights-v1", old("v1"), version="v1"),
+        _of("old_weights-v2", old("v2"), version="v2"),
+        _of("old_weights-v3", old("v3"), version="v3"),
+        _of("old_weights-trainer", old(version), side="trainer", version=version),
+        _of("partial_weights", old("v1", part), folder="v1"),
+        _of("quantized_weights-fp8", fp8_weights, format="fp8"),
+        _of("quantized_weights-int8", int8, format="int8"),
+        _of("quantized_weights-int4", each_linear(grid(7, group)), format="int4"),
+        _of("quantized_cache-fp8", hooked(("k_proj", "v_proj"), fp8), format="fp8"),
+        _of("quantized_head-fp8", head(fp8), format="fp8"),
+        _of("quantized_head-int4", head(grid(7, group)), format="int4"),
+        _of("norm_eps", epsilon(eps), side="trainer", eps=[eps, eps]),
+        _adapted("adapter_missing", None),
+        _adapted("adapter_twice", adapter(2), "adapter_scale", scale=[2, 0.1]),
+        _adapted("adapter_scale", adapter(scale), scale=[scale, 0.1]),
+        _adapted("adapter_merged_bf16", adapter(merged=torch.bfloat16), "precision", "clean"),
+        Kind("clean-adapter", (), Side(adapter()), Side(adapter()), also=("clean", "precision"),
+             adapted=True),
+        Kind("stale_prefix-all", cause("stale_prefix", folder="v1"), Side(prefix=old("v1"))),
+        Kind("stale_prefix-some", cause("stale_prefix", folder="v1"),
+             Side(prefix=old("v1"), stale=stale)),
+        unclaimed("in-flight", Side(old("v1"), later=lambda model, world: None), records=versions),
+        unclaimed("layer", Side(layer(place, "self_attn.o_proj", lambda w: w * 1.5))),
+        unclaimed("shards", Side(layer(place, "self_attn.q_proj", swap))),
+        unclaimed("dropout", trainer=Side(dropout(rate))),
+    ]  # fmt: skip

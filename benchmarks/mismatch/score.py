@@ -120,9 +120,12 @@ def report(rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for file, truth, answer in rows:
         outcome, exact = judge(truth, answer)
-        kind = "clean" if not truth["causes"] else "faint" if truth["faint"] else "fault"
+        kind = (
+            "fault" if truth["causes"] else "unclaimed" if "unknown" in truth["also"] else "clean"
+        )
+        kind = "faint" if truth["faint"] else kind
         sums[kind].update([outcome, *(["exact"] if exact and outcome == "right" else [])])
-        echo(f"{outcome:8}{'=' if exact else ' '} {kind:6} {file:60} {said(answer)}")
+        echo(f"{outcome:8}{'=' if exact else ' '} {kind:9} {file:60} {said(answer)}")
     for kind, counts in sums.items():
         total = sum(counts[name] for name in OUTCOMES)
         parts = ", ".join(f"{name} {counts[name]}" for name in OUTCOMES if counts[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from rich.markup import escape
 
 from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
+
+SHORT, LINES = 60, 5  # characters of a bucket's values; worst tokens on the terminal
 
 if TYPE_CHECKING:
     from nemo_algos.lab.mismatch.live import Seen
@@ -35,12 +38,21 @@ def mismatch(
     html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
-    """Find out why sampler and trainer give the same tokens different log-probs."""
+    """Find out why sampler and trainer give the same tokens different log-probs.
+
+    Exits with 1 where a probe of --sampler finds a fault.
+    """
     require("lab")
     if (previous or adapter) and not model:
         raise ValueError(
             "--previous and --adapter need --model. Name the folder of the trainer's weights."
         )
+    for folder in (model, *(previous or []), adapter):
+        if folder and not folder.is_dir():
+            raise ValueError(
+                f"{folder} is not a folder. Name one with config.json (an adapter: "
+                "adapter_config.json) and safetensors."
+            )
     verdict = _verdict(files, model, previous or [], adapter, responses, quiet=as_json)
     if html:
         from nemo_algos.lab.mismatch.page import write
@@ -50,12 +62,14 @@ def mismatch(
     if as_json:
         probes = {"probes": [probe._asdict() for probe in seen]} if sampler else {}
         echo(json.dumps(verdict.numbers() | probes, indent=2))
-        return
-    _show(verdict)
-    for probe in seen:
-        mark = "[bold]fault[/bold]" if probe.fault else "as expected"
-        text = f"{probe.probe}, {mark}: {escape(probe.text)}"
-        Console(highlight=False).print(text, soft_wrap=True)
+    else:
+        _show(verdict)
+        for probe in seen:
+            mark = "[bold]fault[/bold]" if probe.fault else "as expected"
+            text = f"{probe.probe}, {mark}: {escape(probe.text)}"
+            Console(highlight=False).print(text, soft_wrap=True)
+    if any(probe.fault for probe in seen):
+        raise typer.Exit(1)
 
 
 def _verdict(
@@ -98,6 +112,7 @@ def _show(verdict: Diagnosis) -> None:
     counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
     console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
+    _show_where(console, verdict)
     for cause in verdict.causes:
         values = ", ".join(f"{k} {_text(v)}" for k, v in cause.parameter.items())
         alone = sum(other.side == cause.side for other in verdict.causes) == 1
@@ -109,6 +124,23 @@ def _show(verdict: Diagnosis) -> None:
         console.print(f"it may be: {', '.join(verdict.candidates)}", soft_wrap=True)
     if verdict.next_step:
         console.print(f"next: {escape(verdict.next_step)}", soft_wrap=True)
+
+
+def _show_where(console: Console, verdict: Diagnosis) -> None:
+    for bucket in verdict.where:
+        text = f"where: {bucket.by} {shorten(bucket.values, SHORT, placeholder=' ...')}: mean |d| "
+        text += f"{bucket.mean:.2g}, elsewhere {bucket.elsewhere:.2g} nats ({bucket.tokens:,} "
+        text += f"tokens, {bucket.share:.0%} of the difference)"
+        console.print(escape(text), soft_wrap=True)
+    if verdict.causes and not verdict.candidates:
+        return  # what a cause explains is not worth a look, one by one
+    for one in verdict.worst[:LINES]:
+        text = f"worst: response {one['response']}, place {one['place']}, token {one['token']}"
+        text += f" {one['text']!r}" if "text" in one else ""
+        text += f": sampler {one['sampler']:.4g}, trainer {one['trainer']:.4g}"
+        console.print(escape(text), soft_wrap=True)
+    if len(verdict.worst) > LINES:
+        console.print(f"(--json and --html have {len(verdict.worst)} such tokens)")
 
 
 def _text(value: object) -> str:

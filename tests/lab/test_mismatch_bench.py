@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks/mismatch"))
 
 from kinds import CORRECT
+from plant import HELD_OUT, kinds
 from plants_sampling import temperature
 from rollouts import GROUP, Side, ended, generate
 from rollouts import score as compute
@@ -36,6 +37,7 @@ def named(*names: str, **parameter: float) -> dict:
 HOT = planted("temperature", temperature={"near": [0.7, 0.03]})
 CUT = planted("top_p", "top_k")
 CLEAN = truth(also=("clean",))
+UNCLAIMED = truth(also=("unknown",))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,9 @@ CLEAN = truth(also=("clean",))
         (CLEAN, {"verdict": "clean"}, ("right", True)),
         (CLEAN, named("rows"), ("wrong", False)),
         (CLEAN, {"verdict": "error"}, ("error", False)),
+        (UNCLAIMED, {"verdict": "unknown", "causes": []}, ("right", True)),
+        (UNCLAIMED, {"verdict": "clean"}, ("wrong", False)),
+        (UNCLAIMED, named("top_p"), ("wrong", False)),
     ],
 )
 def test_outcomes(fact: dict, answer: dict, outcome: tuple[str, bool]) -> None:
@@ -95,3 +100,16 @@ def test_a_tempered_sampler_agrees_with_a_tempered_trainer_alone() -> None:
     tempered, raw = (compute(world, side, prompts, tokens)[0] for side in (hot, CORRECT))
     assert (tempered - sampled)[mask].abs().max() < 1e-4
     assert (raw - sampled)[mask].abs().mean() > 0.05
+
+
+def test_each_seed_has_parameters_of_its_own() -> None:
+    """Of the same kinds, so that no value of a search's grid is the bench's."""
+    seeds = (0, 1, HELD_OUT)
+    made = [{kind.name: kind for kind in kinds(seed)} for seed in seeds]
+    assert made[0].keys() == made[1].keys() == made[2].keys()
+    for name in ("temperature-cold", "top_p-wide", "repetition_penalty-any", "rope_base-high"):
+        values = {str(of[name].causes[0].parameters) for of in made}
+        assert len(values) == len(seeds), name
+    again = {kind.name: kind for kind in kinds(0)}
+    assert all(again[name].causes == made[0][name].causes for name in again)
+    assert {"unclaimed-rare-spikes", "unclaimed-rare-forced"} <= made[0].keys()

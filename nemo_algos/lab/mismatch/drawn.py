@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from nemo_algos.lab.mismatch.hypotheses.fit import minimize
+from nemo_algos.lab.mismatch.hypotheses.records import minimize
 from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, tempered
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.responses import Responses
@@ -17,36 +17,51 @@ GREEDY = 0.1  # of the share of tokens that should not be the likeliest one
 MISSING = 15.0  # tokens that a filter's edge leaves out: fewer are no edge
 
 
-def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
-    """The cause by its name; none where the tokens are as likely as the log-probs say."""
+def drawn(
+    logits: Logits, responses: Responses, trainer: float | None = None
+) -> dict[str, dict[str, Any]]:
+    """The cause by its name; none where the tokens are as likely as the log-probs say.
+
+    trainer: the temperature that the trainer's log-probs have, if it is known.
+    """
     rows = [r.ids.tobytes() for r in responses.each]
     first = np.unique(rows, return_index=True)[1]
     logits = logits.only(np.isin(responses.row, first))  # copies say nothing more
-    above = _mass(logits, logits.probs)
+    above, own = _interval(logits, logits.probs, logits.logprobs)
     lower = float((logits.rank > 0).mean())
     expected = float((1 - logits.probs[:, 0]).mean())
     if lower < GREEDY * expected and expected * len(above) > MISSING:
         return {"greedy": {}}
-    edge, gain = _edge(logits, above)
-    if _chance(above, np.exp(logits.logprobs)) > CHANCE:
+    edge, sharp = _edge(logits, above, own)
+    if _chance(above, own) > CHANCE:
         return edge
-    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
-    warmer = tempered(logits, temperature)
-    if edge and gain > float((warmer - logits.logprobs).sum()):
-        return edge
+    best = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
+    for temperature in (trainer, best):
+        chance = _tempered_chance(logits, temperature) if temperature else 0.0
+        if chance > FITS and chance > sharp:
+            return {"recorded_before": {"temperature": temperature}}
+    if edge:  # without a value where the tokens are not drawn from what it keeps
+        return edge if sharp > FITS else {"recorded_before": {}}
+    return {"speculative": {}}
+
+
+def _tempered_chance(logits: Logits, temperature: float) -> float:
+    """Of the tokens being drawn at a temperature."""
     total = logits.total(lambda z: z / temperature)
     probs = np.exp(logits.top / temperature - total[:, None])
-    if _chance(_mass(logits, probs), np.exp(warmer)) > FITS:
-        return {"recorded_before": {"temperature": temperature}}
-    return edge or {"speculative": {}}
+    return _chance(*_interval(logits, probs, tempered(logits, temperature)))
 
 
-def _mass(logits: Logits, probs: Array) -> Array:
-    """Of the tokens that are likelier than the drawn one [N]; probs: of the likeliest [N,K]."""
+def _interval(logits: Logits, probs: Array, logprobs: Array) -> tuple[Array, Array]:
+    """Where each token lies in its distribution, the likeliest first: from there, how long [N].
+
+    probs: of the likeliest [N,K]. A token beyond them lies anywhere behind.
+    """
     mass = np.concatenate([np.zeros((len(probs), 1)), np.cumsum(probs, 1)], 1)
     index = np.minimum(logits.rank, probs.shape[1])
     above = np.take_along_axis(mass, index[:, None], 1)[:, 0]
-    return np.where(logits.rank > probs.shape[1], (1 + above) / 2, above)
+    known = logits.rank < probs.shape[1]
+    return above, np.where(known, np.exp(logprobs), np.maximum(1 - above, 0.0))
 
 
 def _chance(above: Array, own: Array) -> float:
@@ -55,12 +70,15 @@ def _chance(above: Array, own: Array) -> float:
     return float(stats.kstest(np.clip(above + u * own, 0, 1), "uniform").pvalue)
 
 
-def _edge(logits: Logits, above: Array) -> tuple[dict[str, dict[str, Any]], float]:
+def _edge(logits: Logits, above: Array, own: Array) -> tuple[dict[str, dict[str, Any]], float]:
     """The tightest top-p, top-k or min-p that keeps the tokens, if it leaves enough out.
 
-    With it, by how much it makes the tokens likelier, nats.
+    With it, the chance of tokens that are drawn from what it keeps.
     """
-    plain, missing, gains = Kept(logits, 1.0), {}, {}
+    plain = Kept(logits)
+    missing = {}
+    gains = {}
+    chances = {}
     mass, below = plain.mass, logits.top[:, 0] - logits.chosen
     values = {
         "top_p": float(np.quantile(above, 1 - STRAY)),
@@ -70,9 +88,13 @@ def _edge(logits: Logits, above: Array) -> tuple[dict[str, dict[str, Any]], floa
     for name, value in values.items():
         index = plain.last(name, value)
         inside = index < mass.shape[1] - 1  # beyond the logits that are kept nothing is known
-        kept = np.take_along_axis(mass, index[:, None], 1)[inside, 0]
-        missing[name] = float((1 - kept).sum()) - 2 * STRAY * len(mass)
-        gains[name] = -float(np.log(np.maximum(kept, 1e-30)).sum())
+        kept = np.take_along_axis(mass, index[:, None], 1)[:, 0]
+        missing[name] = float((1 - kept[inside]).sum()) - 2 * STRAY * len(mass)
+        gains[name] = -float(np.log(np.maximum(kept[inside], 1e-30)).sum())
+        drawn_from = np.where(inside, kept, 1.0)
+        stray = above >= drawn_from
+        chances[name] = _chance((above / drawn_from)[~stray], (own / drawn_from)[~stray])
     name = max(gains, key=gains.__getitem__)
-    found = {"recorded_before": {name: values[name]}} if missing[name] > MISSING else {}
-    return found, gains[name]
+    if missing[name] <= MISSING:
+        return {}, 0.0
+    return {"recorded_before": {name: values[name]}}, chances[name]

@@ -8,23 +8,21 @@ import numpy as np
 from torch import Tensor
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.adapter import lora
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses.dropout import dropout
-from nemo_algos.lab.mismatch.hypotheses.fit import ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.hypotheses.weights import adapted
+from nemo_algos.lab.mismatch.hypotheses.records import ROUNDING
+from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora, routers
 from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
-from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gather
+from nemo_algos.lab.mismatch.network import Network, confirm, in_bfloat16, load, recompute
+from nemo_algos.lab.mismatch.responses import Responses, gather
 from nemo_algos.lab.mismatch.state import Side
-from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
+from nemo_algos.lab.mismatch.trial import EXACT, SLACK, Outcome, Search
 
 Array = np.ndarray
 SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
+ADOPTED = 8  # responses that decide whether --model lacks the adapter
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 LIKELIER = 2.0  # nats, all tokens together; by chance in a case of 40, were the sum normal
 OTHER_WEIGHTS = (
@@ -38,7 +36,7 @@ class Examination:
     """What the experiment found. causes: the largest first; sides: what became of each.
 
     rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed;
-    routed: the model is a mixture of experts.
+    routed: the model is a mixture of experts; decode: gives the text of a token's id.
     """
 
     causes: list[Cause]
@@ -47,10 +45,11 @@ class Examination:
     tokens: int
     responses: int
     routed: bool = False
+    decode: Callable[[int], str] | None = None
 
     def near(self, side: str) -> list[tuple[str, float]]:
         """What explains the most of a side that is not explained, and its share."""
-        return sorted(self.sides[side].near.items(), key=lambda item: -item[1])[:3]
+        return sorted(self.sides[side].near.items(), key=lambda item: -round(item[1], 2))[:3]
 
     @property
     def unexplained(self) -> list[str]:
@@ -72,7 +71,9 @@ def examine(
     Raises ValueError where a folder cannot be read, or the dumps hold no prompts.
     """
     responses = gather(dumps, count)
-    case = _case(load(model), responses, previous, adapter)
+    network = load(model)
+    confirm(network, responses.each[0], model)
+    case = _case(network, responses, previous, adapter)
     progress("the model as it is")
     responses, base = _worst_first(responses, recompute(case.network, responses))
     coarse = in_bfloat16(case.network)
@@ -82,18 +83,18 @@ def examine(
     sides: dict[str, Outcome] = {}
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        side = Side(responses.record(name, scale), base)
-        search = Search(replace(case, side=name), forwards, responses, side, rounding, told)
+        side = Side(responses.record(name, scale, EXACT * rounding), base)
+        search = Search(case, forwards, responses, side, rounding, told)
         sides[name] = search.outcome(sides.get("trainer"))
-        if name == "trainer" and not sides[name].explained:
-            sides[name] = _with_dropout(sides[name], search)
     sides["sampler"] = _drawn_by_the_model(sides["sampler"], responses, base)
     apart = responses.record("trainer", scale).level(responses.column("sampler"))
     if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
-    routed = bool(routers(case.network))
-    return Examination(_causes(sides, responses), sides, level, *counts, routed)
+    routed = bool(routers(network))
+    causes = _causes(sides, responses)
+    decode = network.tokenizer and (lambda token: network.tokenizer.decode([token]))
+    return Examination(causes, sides, level, *counts, routed, decode)
 
 
 def _case(
@@ -115,8 +116,10 @@ def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
     sampler = sides["sampler"]
     if not sampler.explained or sampler.state.sampling or sampler.state.bookkeeping:
         return causes
-    found = drawn(sampler.logits, responses)
-    if found:  # a trainer's temperature that the tokens have too is the run's
+    trainer = sides["trainer"].parameters.get("temperature", {}).get("temperature")
+    found = drawn(sampler.logits, responses, trainer)
+    if trainer and found.get("recorded_before", {}).get("temperature") == trainer:
+        # a trainer's temperature that the tokens have too is the run's
         causes = [c for c in causes if (c.name, c.side) != ("temperature", "trainer")]
     return [Cause(name, "sampler", value, 1.0) for name, value in found.items()] + causes
 
@@ -152,7 +155,7 @@ def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
 
 def _adopt(network: Network, adapter: dict[str, Tensor], responses: Responses) -> None:
     """Merge the adapter for good, where the trainer's log-probs are of the merged model."""
-    some, merged = responses.first(NEIGHBOURS), adapted(adapter, 1.0)
+    some, merged = responses.first(ADOPTED), adapted(adapter, 1.0)
     without, within = (
         np.abs(recompute(network, some, changes).logprobs - some.column("trainer")).mean()
         for changes in ((), (merged,))
@@ -164,13 +167,10 @@ def _adopt(network: Network, adapter: dict[str, Tensor], responses: Responses) -
 
 
 def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]:
-    """Runs of neighbours in the order of their differences: the first ones are tried on."""
+    """In the order of their differences: the first ones are tried on."""
     off = np.abs(responses.column("sampler") - base.logprobs)
     off = np.maximum(off, np.abs(responses.column("trainer") - base.logprobs))
-    rows = responses.means(np.minimum(off, 1.0))
-    runs = [range(i, min(i + NEIGHBOURS, len(rows))) for i in range(0, len(rows), NEIGHBOURS)]
-    runs.sort(key=lambda run: -np.mean([rows[i] for i in run]) * (len(run) == NEIGHBOURS))
-    order = [i for run in runs for i in run]
+    order = np.argsort(-responses.means(np.minimum(off, 1.0)), kind="stable")
     tokens = np.concatenate([np.flatnonzero(responses.row == i) for i in order])
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
@@ -181,17 +181,6 @@ def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
     size = float(np.sqrt(np.mean((d / base.unsure) ** 2)))
     scale = np.maximum(size * base.unsure, ROUNDING)
     return scale, float(np.mean(np.abs(d) / scale))
-
-
-def _with_dropout(side: Outcome, search: Search) -> Outcome:
-    """The side, explained where the model's own dropout moves a forward as far."""
-    found = dropout(search.case.network, search.responses, search.side.record.value)
-    if found is None:
-        return side
-    record, base = search.side
-    own = replace(record, value=found.draws[0]).level(base.logprobs)
-    left = max(0.0, side.level - own / search.rounding)
-    return replace(side, parameters={"dropout": found.rates}, left=left, explained=True)
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

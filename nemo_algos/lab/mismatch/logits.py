@@ -19,8 +19,10 @@ WIDTH, BINS = 0.125, 240  # nats: the others are counted in bins so wide below t
 
 @dataclass(frozen=True, eq=False)
 class Logits:
-    """Of N places. token, chosen [N]: what was drawn, and its logit; rank [N]: how many are above.
+    """What is kept of N places.
 
+    token, chosen [N]: what was drawn, and its logit; rank [N]: how many are above; normalizer [N]:
+    log sum exp of all.
     ids, top [N,K]: the highest, in order; tail [N,BINS]: how many of the others are so far below
     the largest. Of the ids U of prompt and response: seen [N,U]: their logits; before [N,U]: how
     often they stand before the place, written [N,U]: there in the response; own [N,U]: is drawn.
@@ -36,9 +38,18 @@ class Logits:
     written: Array
     own: Array
     rank: Array
+    normalizer: Array
 
     def total(self, change: Callable[[Array], Array]) -> Array:
         """log sum over the vocabulary of exp(change(logit)) [N]."""
+        return self._in_bins(change) + self._coarse
+
+    @cached_property
+    def _coarse(self) -> Array:
+        """What the bins' width takes from a sum without a change [N]."""
+        return self.normalizer - self._in_bins(lambda z: z)
+
+    def _in_bins(self, change: Callable[[Array], Array]) -> Array:
         bins, log_count = self._others
         tail = change(self.top[:, :1] - WIDTH * (bins + 0.5)) + log_count
         return torch.from_numpy(np.concatenate([change(self.top), tail], 1)).logsumexp(1).numpy()
@@ -54,11 +65,6 @@ class Logits:
     def logprobs(self) -> Array:
         """Of the chosen tokens [N], nats."""
         return self.chosen - self.normalizer
-
-    @cached_property
-    def normalizer(self) -> Array:
-        """log sum exp [N]."""
-        return self.total(lambda z: z)
 
     @cached_property
     def probs(self) -> Array:
@@ -104,6 +110,7 @@ def kept(z: Tensor, response: Response) -> Logits:
         "written": (earlier * (place >= response.begin)) @ stands,
         "own": unique == chosen[:, None],
         "rank": (z > own).sum(-1),
+        "normalizer": z.double().logsumexp(-1),
     }
     return Logits(**{name: array.numpy() for name, array in arrays.items()})
 

@@ -1,6 +1,7 @@
 """The trainer's model, and what it gives the tokens of some responses under a change."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,27 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from nemo_algos.config import first_line
 from nemo_algos.engines.local.hf import from_pretrained
 from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.logits import Logits, joined, kept
 from nemo_algos.lab.mismatch.responses import Responses
 
 BATCH = 8  # lines of a forward
+OWN = 1e-3  # nats, float32: two ways to compute one row differ by less
 
 
 @dataclass(frozen=True)
 class Lines:
     """What a model is shown: ids, positions [L,T]; attend [L,T,T] bool, of a query to a key.
 
-    at: of each response its line, and the places there of the tokens it was drawn after [n];
-    known: of each response the logits [m,V] of its first tokens, where another model gives them.
+    at: of each response its line, and the places there of the tokens it was drawn after [n].
     """
 
     ids: Tensor
     positions: Tensor
     attend: Tensor
     at: list[tuple[int, Tensor]]
-    known: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Network:
 
     model: Any
     tokenizer: Any
+
+    @property
+    def head(self) -> Any:
+        """The output head."""
+        return self.model.get_output_embeddings()
 
 
 def in_bfloat16(network: Network) -> Network:
@@ -101,19 +107,11 @@ def recompute(network: Network, responses: Responses, changes: Sequence[Change] 
     return joined(parts)
 
 
-def logits(network: Network, shown: Lines) -> Iterator[Tensor]:
-    """Of each response [n,V]."""
-    hidden = hidden_states(network, shown)
-    for i, (line, at) in enumerate(shown.at):
-        first = list(shown.known[i : i + 1])
-        z = output_head(network, hidden[line, at[len(first[0]) :] if first else at])
-        yield torch.cat([*first, z]) if first else z
-
-
-def hidden_states(network: Network, shown: Lines) -> Tensor:
-    """[L,T,D] after the last norm."""
+def logits(network: Network, shown: Lines) -> list[Tensor]:
+    """Of each response [n,V], float32, as the model's own forward gives them."""
     model, config = network.model, network.model.config
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", 0)
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", 0)
     dtype = next(model.parameters()).dtype
     mask: Any = _added(shown.attend, dtype)
     if kinds and "sliding_attention" in kinds:
@@ -121,10 +119,45 @@ def hidden_states(network: Network, shown: Lines) -> Tensor:
         mask = {"full_attention": mask, "sliding_attention": sliding}
     elif window and kinds is None and getattr(config, "use_sliding_window", True):
         mask = _added(within(shown, window), dtype)
-    output = model.model(
-        input_ids=shown.ids, attention_mask=mask, position_ids=shown.positions, use_cache=False
-    )
-    return output[0]
+    given = {"attention_mask": mask, "position_ids": shown.positions, "use_cache": False}
+    with _wanted_places(network, shown):
+        z = model(input_ids=shown.ids, **given).logits[0].float()
+    return list(z.split([len(at) for _, at in shown.at]))
+
+
+@contextmanager
+def _wanted_places(network: Network, shown: Lines) -> Iterator[None]:
+    """The head meets the places of the tokens alone [1,N,D]: all logits would fill the memory."""
+    lines = torch.cat([torch.full_like(at, line) for line, at in shown.at])
+    places = torch.cat([at for _, at in shown.at])
+
+    def pick(_: Any, args: Any) -> Any:
+        return (args[0][lines, places][None], *args[1:])
+
+    handle = network.head.register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def confirm(network: Network, response: Response, folder: Path) -> None:
+    """Raises ValueError where the recomputed logits are not the model's own for one row."""
+    ids = torch.as_tensor(response.ids)[None]
+    try:
+        with torch.no_grad():
+            (z,) = logits(network, lines([response]))
+            own = network.model(input_ids=ids).logits[0, torch.as_tensor(response.at) - 1]
+        apart = float((logprobs(z, response) - logprobs(own, response)).abs().max())
+        reason = f"its log-probs differ by {apart:.2g} nats from those of its own forward"
+    except (AttributeError, IndexError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        apart = math.inf
+        reason = first_line(error)
+    if not apart < OWN:
+        raise ValueError(
+            f"{folder}: a {network.model.config.model_type} model cannot be recomputed here "
+            f"({reason}). Run the command without --model."
+        )
 
 
 def within(shown: Lines, window: int) -> Tensor:
@@ -136,15 +169,6 @@ def within(shown: Lines, window: int) -> Tensor:
 def _added(attend: Tensor, dtype: torch.dtype) -> Tensor:
     zero = torch.zeros((), dtype=dtype)
     return torch.where(attend, zero, torch.finfo(dtype).min)[:, None]
-
-
-def output_head(network: Network, hidden: Tensor) -> Tensor:
-    """Logits [n,V] in float32, with the model's own scale and cap."""
-    config = network.model.config
-    z = network.model.lm_head(hidden).float()
-    z = z / getattr(config, "logits_scaling", 1.0)
-    cap = getattr(config, "final_logit_softcapping", None)
-    return cap * torch.tanh(z / cap) if cap else z
 
 
 def logprobs(z: Tensor, response: Response) -> Tensor:

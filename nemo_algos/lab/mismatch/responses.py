@@ -10,10 +10,9 @@ import numpy as np
 
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.engines.mismatch.responses import MICRO_BATCHES, Response, responses
-from nemo_algos.lab.mismatch.hypotheses.fit import Record
+from nemo_algos.lab.mismatch.hypotheses.records import Record
 
 Array = np.ndarray
-NEIGHBOURS = 8  # responses: they are picked in runs, since a pack holds neighbours
 LONGEST = 512  # tokens of a response that are recomputed
 
 
@@ -47,10 +46,10 @@ class Responses:
         ages = [r.age for r in self.each]
         return None if None in ages else np.array(ages)
 
-    def record(self, side: str, scale: Array) -> Record:
-        """What a side recorded; scale [N]: one standard deviation of rounding."""
+    def record(self, side: str, scale: Array, margin: float = 0.0) -> Record:
+        """What a side recorded. scale [N], margin: as a Record has them."""
         place, token = self.column("place"), self.column("tokens")
-        return Record(self.column(side), scale, self.row, place, token)
+        return Record(self.column(side), scale, self.row, place, token, margin=margin)
 
     def first(self, count: int) -> Responses:
         """The first so many; their tokens are the first of all."""
@@ -79,7 +78,7 @@ def everything(dumps: Sequence[Dump]) -> Responses:
 
 
 def gather(dumps: Sequence[Dump], count: int) -> Responses:
-    """At most so many to recompute, in runs of neighbours from all over the files.
+    """At most so many to recompute, from all over the files.
 
     Raises ValueError where the files have no prompts.
     """
@@ -89,8 +88,5 @@ def gather(dumps: Sequence[Dump], count: int) -> Responses:
             "tokens has no prompts, and the model needs them. Dump prompt and response in one row, "
             "as `mismatch.dump` does."
         )
-    runs = [found[i : i + NEIGHBOURS] for i in range(0, len(found), NEIGHBOURS)]
-    wanted = max(1, min(len(runs), count // NEIGHBOURS))
-    picked = np.linspace(0, len(runs) - 1, wanted).round().astype(int)
-    some = [r for i in picked for r in runs[i]][:count]
-    return Responses(tuple(r for r in some if r.begin))
+    picked = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
+    return Responses(tuple(found[i] for i in picked if found[i].begin))

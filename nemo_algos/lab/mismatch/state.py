@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nemo_algos.lab.mismatch.hypotheses import bookkeeping
-from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.records import Fit, Record
 from nemo_algos.lab.mismatch.hypotheses.sampling import Parameters, Sampling
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Change
@@ -24,7 +23,7 @@ TRIED = 1200  # tokens that a parameter is solved for
 class State:
     """What is assumed of a side: changes of the forward, then of sampling, then of bookkeeping.
 
-    mixed: the changes hold of some responses alone, or of their beginnings.
+    mixed: the changes hold of some responses alone.
     """
 
     changes: tuple[Change, ...] = ()
@@ -44,9 +43,7 @@ class State:
                 fit = under if self.mixed else record.best([fit, under])
                 then = self.sampling.logprobs(base, found)
         if self.mixed:
-            predicted, place = bookkeeping.spliced(record, fit.predicted, then)
-            own = {k: v | place if k in MIXED else v for k, v in fit.parameters.items()}
-            fit = Fit(predicted, own)
+            fit = Fit(record.mixed(fit.predicted, then), fit.parameters)
         if self.bookkeeping:
             fits = self.bookkeeping(record, fit.predicted)
             under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
@@ -68,11 +65,6 @@ class Reached(NamedTuple):
     fit: Fit
     level: float
 
-    @property
-    def temperature(self) -> float:
-        """At which the tokens are drawn."""
-        return self.fit.parameters.get("temperature", {}).get("temperature", 1.0)
-
 
 class Side(NamedTuple):
     """What a side recorded, and the logits of the model as it is."""
@@ -85,7 +77,7 @@ class Side(NamedTuple):
         fit = state.predicted(self.record, logits, self.base)
         return Reached(state, logits, fit, self.record.level(fit.predicted))
 
-    def spliced(self, whole: Reached, most: float) -> Reached:
+    def of_some(self, whole: Reached, most: float) -> Reached:
         """With the changes of some responses alone, where that leaves no more than `most`."""
         if whole.state.mixed or not MIXED & whole.state.named.keys():
             return whole

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from scipy import stats
 from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import CAUSES, Cause
-from nemo_algos.lab.mismatch.hypotheses import bookkeeping
+from nemo_algos.lab.mismatch.hypotheses import records
 from nemo_algos.lab.mismatch.responses import Responses, everything
+from nemo_algos.lab.mismatch.where import Bucket, buckets, worst
 
 if TYPE_CHECKING:
     from nemo_algos.lab.mismatch.examination import Examination
@@ -24,6 +26,7 @@ CERTAIN = 0.3  # of the difference may be left where bookkeeping explains it
 SURPRISE = 1e-6  # p of tokens as likely as they should be
 NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level before
 AGED = 0.5  # rank correlation of a response's level with the age of its weights
+SMALL, HALF = 0.02, 0.5  # nats, mean |d|: below, what explains less than half is not named
 HEALTHY = 0.05  # nats, mean |d|: docs/mismatch.md says to stop above
 BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
 TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
@@ -39,7 +42,8 @@ SIDES = ("sampler", "trainer")
 class Diagnosis:
     """verdict: the first cause's name, or clean, few, unknown; found: what was seen, a sentence.
 
-    causes: the largest first; candidates: what it may be, where it is unknown.
+    causes: the largest first; candidates: what it may be, where it is unknown; decode: gives the
+    text of a token's id, where there is a tokenizer.
     """
 
     verdict: str
@@ -47,6 +51,17 @@ class Diagnosis:
     tokens: Responses
     causes: list[Cause] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
+    decode: Callable[[int], str] | None = None
+
+    @cached_property
+    def where(self) -> list[Bucket]:
+        """What the tokens that differ have in common; none where the sides do not differ."""
+        return [] if self.verdict == "clean" else buckets(self.tokens)
+
+    @cached_property
+    def worst(self) -> list[dict[str, Any]]:
+        """The tokens that differ most; none where the sides do not differ."""
+        return [] if self.verdict == "clean" else worst(self.tokens, self.decode)
 
     @property
     def title(self) -> str:
@@ -73,6 +88,8 @@ class Diagnosis:
             "next_step": self.next_step,
             "causes": [vars(cause) for cause in self.causes],
             "candidates": self.candidates,
+            "where": [bucket._asdict() for bucket in self.where],
+            "worst": self.worst,
             "tokens": len(size),
             "responses": len(self.tokens.each),
             "not_finite": self.tokens.lost,
@@ -141,7 +158,7 @@ def _bookkeeping(tokens: Responses, sides: Sequence[str] = SIDES) -> Diagnosis |
     for side in sides:
         (other,) = {*SIDES} - {side}
         record, expected = tokens.record(side, spread), tokens.column(other)
-        for hypothesis in bookkeeping.HYPOTHESES:
+        for hypothesis in records.HYPOTHESES:
             for fit in hypothesis(record, expected):
                 left = float(np.abs(record.value - fit.predicted).mean() / np.abs(tokens.d).mean())
                 before, after = record.level(expected), record.level(fit.predicted)
@@ -183,7 +200,13 @@ def _unknown(tokens: Responses) -> Diagnosis:
 
 def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
     """The verdict of an experiment."""
+    return replace(_of_experiment(dumps, examination), decode=examination.decode)
+
+
+def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
     tokens, causes = everything(dumps), list(examination.causes)
+    if float(np.abs(tokens.d).mean()) < SMALL:
+        causes = [cause for cause in causes if cause.explains >= HALF]
     if tokens.lost:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
@@ -192,8 +215,13 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
         return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
-    sides = " and ".join(examination.unexplained)
-    text = f"no known cause explains the {sides} side down to rounding, in {count}"
+    text = f"no known cause explains the {' and '.join(examination.unexplained)} side"
+    text += f", in {count}"
+    for side in examination.unexplained:
+        far, furthest = examination.sides[side].far
+        share = far / examination.tokens
+        text += f". {far} of the {side}'s tokens ({share:.2%}) are further off than rounding"
+        text += f", up to {furthest:.2g} nats" * bool(far)
     if examination.routed:  # a dump has no routes, so flips between the sides are not tried
         text += f". {ROUTES}"
     if causes:
@@ -201,4 +229,6 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
     if certain := _bookkeeping(tokens, examination.unexplained):
         return replace(certain, candidates=list(near))
     best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
-    return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], list(near))
+    if best:
+        text += f". In the responses that differ most, {best}"
+    return Diagnosis("unknown", text, tokens, [], list(near))

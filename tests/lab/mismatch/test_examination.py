@@ -1,15 +1,21 @@
 """Causes by experiment, end to end, on a small model; and what is not named."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import peaked_llama as small
 import pytest
 import torch
+import transformers as hf
+from matrix import some_of
 from safetensors.torch import save_file
 
 from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.examination import examine
+from nemo_algos.lab.mismatch.hypotheses.weights import lora
+from nemo_algos.lab.mismatch.network import Network, in_bfloat16
 from nemo_algos.lab.mismatch.verdict import with_model
 
 MODEL = small.model()
@@ -51,26 +57,42 @@ def test_old_weights_at_another_temperature_are_two_causes(folders):
     assert parameters["old_weights"]["folder"] == "v1"
 
 
-def test_weights_that_change_within_responses_have_a_place(folders):
-    """A third of the way through each: the engine computes its cache anew, and goes on."""
+def test_weights_that_change_within_responses_are_unknown_and_have_a_place(folders):
     rollouts = small.sampled(OTHER)
     old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
     sampler = [torch.cat((a[:7], b[7:])) for a, b in zip(old, now, strict=True)]
-    (cause,) = examine(
-        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
-    ).causes
-    assert (cause.name, cause.parameter["folder"]) == ("old_weights", "v1")
-    assert cause.parameter["until_token"] == pytest.approx(7, abs=1)
+    dumps = [from_arrays(rollouts.arrays(sampler, now))]
+    verdict = with_model(dumps, examine(dumps, folders[0], [folders[1]]))
+    assert verdict.verdict == "unknown"
+    (bucket,) = verdict.where
+    assert (bucket.by, bucket.values) == ("place", "0 to 6") and bucket.share > 0.99
 
 
-def test_old_weights_of_some_responses_have_none(folders):
-    rollouts = small.sampled(OTHER)
-    old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
-    sampler = [(old, now)[i % 2][i] for i in range(len(old))]
-    (cause,) = examine(
-        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
-    ).causes
-    assert (cause.name, cause.parameter) == ("old_weights", {"folder": "v1"})
+@pytest.mark.parametrize(
+    "precision, seed, every",
+    [
+        (precision, seed, every)
+        for precision in ("float32", "bfloat16")
+        for seed in (0, 1)
+        for every in (1, 2, 4)
+    ],
+)
+def test_old_weights_of_some_responses_are_nothing_else(folders, precision, seed, every):
+    """Asynchronous rollouts without updates in flight: several hypotheses fit to rounding."""
+    rollouts = small.sampled(OTHER, seed)
+    trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    made = [OTHER, MODEL]
+    if precision == "bfloat16":
+        made = [in_bfloat16(Network(m, None)).model for m in made]
+    values = [
+        small.logprobs([z.float() for z in small.logits(m, rollouts)], rollouts) for m in made
+    ]
+    sampler = [values[i % every != 0][i] for i in range(len(trainer))]
+    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], folders[0], [folders[1]])
+    assert [(c.side, c.name, c.parameter) for c in found.causes] == [
+        ("sampler", "old_weights", {"folder": "v1"})
+    ]
+    assert not found.unexplained
 
 
 @pytest.mark.long
@@ -80,6 +102,65 @@ def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
     for previous in ([other, right], [right, other]):
         (cause,) = examine([dump(OTHER)], folders[0], previous).causes
         assert cause.parameter["folder"] == str(right)
+
+
+def of_bfloat16(seed):
+    """Rollouts, and both sides' log-probs of one model, the sampler's in bf16."""
+    rollouts = small.sampled(MODEL, seed)
+    made = in_bfloat16(Network(MODEL, None)).model
+    z = [row.float() for row in small.logits(made, rollouts)]
+    trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    return rollouts.arrays(small.logprobs(z, rollouts), trainer)
+
+
+def rare(a, share, value):
+    """Values of a share of the tokens, at least of one."""
+    draws = np.random.default_rng(2)
+    rows, columns = np.nonzero(a["mask"])
+    some = draws.choice(len(rows), max(1, round(share * len(rows))), replace=False)
+    a["sampler_logprobs"][rows[some], columns[some]] += value(draws, len(some))
+    np.minimum(a["sampler_logprobs"], 0, out=a["sampler_logprobs"])
+    return len(some)
+
+
+def garbled(a):
+    there = a["mask"][9]
+    a["sampler_logprobs"][9, there] = -12 * np.random.default_rng(1).random(there.sum())
+    return 0.8 * there.sum()
+
+
+def forced(a):
+    """Each response's fourth token."""
+    rows = np.arange(len(a["mask"]))
+    a["sampler_logprobs"][rows, a["mask"].argmax(1) + 3] = 0
+    return 0.5 * len(rows)
+
+
+RARE = {
+    "one token": lambda a: rare(a, 0.0, lambda draws, n: -8.0),
+    "2 % spikes": lambda a: rare(a, 0.02, lambda draws, n: -draws.uniform(5, 15, n)),
+    "1 % zeros": lambda a: rare(a, 0.01, lambda draws, n: 100.0) * 0.5,
+    "a garbled response": garbled,
+    "a forced token": forced,
+}
+
+
+@pytest.mark.parametrize("plant", RARE)
+def test_rare_large_errors_are_not_rounding(folders, plant):
+    arrays = of_bfloat16(0)
+    least = RARE[plant](arrays)
+    found = examine([from_arrays(arrays)], folders[0])
+    verdict = with_model([from_arrays(arrays)], found)
+    assert (verdict.verdict, found.unexplained) == ("unknown", ["sampler"])
+    count, furthest = found.sides["sampler"].far
+    assert least <= count <= arrays["mask"].sum() / 10
+    assert furthest > 2 and str(count) in verdict.found
+
+
+@pytest.mark.parametrize("seed", some_of(range(6), 2))
+def test_bfloat16_is_rounding(folders, seed):
+    found = examine([from_arrays(of_bfloat16(seed))], folders[0])
+    assert names(found) == [] and not found.unexplained
 
 
 def test_a_change_of_both_sides_is_the_runs_own(folders):
@@ -179,3 +260,107 @@ def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale
 
     of = dump(adapted(scale), trainer=adapted(1.0))
     assert names(examine([of], folders[0], adapter=tmp_path)) == [("sampler", name)]
+
+
+A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+MODULE = A.removesuffix("lora_A.weight")
+RIGHT = {A: torch.ones(4, 32), f"{MODULE}lora_B.weight": torch.ones(32, 4)}
+SETTINGS = {"r": 4, "lora_alpha": 8}
+
+
+@pytest.mark.parametrize(
+    "tensors, settings",
+    [
+        ({A: RIGHT[A]}, "{}"),
+        ({**RIGHT, A: torch.ones(32)}, "{}"),
+        ({**RIGHT, f"{MODULE}lora_B.weight": torch.ones(())}, "{}"),
+        ({**RIGHT, A: torch.ones(3, 32)}, "{}"),
+        ({**RIGHT, A: torch.ones(4, 31)}, "{}"),
+        ({**RIGHT, A: RIGHT[A] * torch.nan}, "{}"),
+        ({"x": torch.ones(2)}, "{}"),
+        (RIGHT, '{"r": 0}'),
+        (RIGHT, '{"r": -4, "use_rslora": true}'),
+        (RIGHT, '{"r": 1e400}'),
+        (RIGHT, f'{{"r": {10**400}}}'),
+        (RIGHT, f'{{"lora_alpha": {10**400}}}'),
+        (RIGHT, '{"lora_alpha": NaN}'),
+        (RIGHT, '{"lora_alpha": null}'),
+        (RIGHT, '{"r": "four"}'),
+        (RIGHT, "[]"),
+        (RIGHT, "{"),
+    ],
+)
+def test_an_adapter_that_is_none_is_refused_in_a_sentence(tmp_path, tensors, settings):
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    own = settings[1:-1] if settings != "{}" else ""
+    keys = ", ".join(f'"{k}": {v}' for k, v in SETTINGS.items() if f'"{k}"' not in own)
+    text = f"{{{keys}{', ' if own else ''}{own}}}" if settings[-1] == "}" else settings
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ValueError) as error:
+        lora(tmp_path, Network(MODEL, None))
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_adapter_adds_its_scaled_product(tmp_path):
+    save_file(RIGHT, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(SETTINGS))
+    (added,) = lora(tmp_path, Network(MODEL, None)).values()
+    assert torch.equal(added, torch.full((32, 32), 8.0))
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_log_probs_recorded_before_the_trainers_temperature_have_its_value(folders, temperature):
+    """The engine returns raw log-probs, the trainer divides its logits or does not."""
+    rollouts = small.sampled(MODEL, 0, lambda z: z / 0.6)
+    z = small.logits(MODEL, rollouts)
+    raw = small.logprobs(z, rollouts)
+    trainer = small.logprobs([row / temperature for row in z], rollouts)
+    found = examine([from_arrays(rollouts.arrays(raw, trainer))], folders[0])
+    (cause,) = found.causes
+    assert (cause.side, cause.name, *cause.parameter) == (
+        "sampler",
+        "recorded_before",
+        "temperature",
+    )
+    near = 1e-3 if temperature == 0.6 else 0.08
+    assert cause.parameter["temperature"] == pytest.approx(0.6, abs=near)
+
+
+def test_log_probs_that_are_divided_by_a_temperature_have_one_factor(folders):
+    arrays = of_bfloat16(0)
+    arrays["sampler_logprobs"] /= 0.6
+    (cause,) = examine([from_arrays(arrays)], folders[0]).causes
+    assert (cause.side, cause.name) == ("sampler", "log_factor")
+    assert cause.parameter["factor"] == pytest.approx(1 / 0.6, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_that_is_nearly_uniform_has_no_cause(tmp_path, seed):
+    """Random weights over 2,048 ids, of which 256 logits are kept."""
+    made = hf.LlamaForCausalLM(hf.LlamaConfig(**small.CONFIG | {"vocab_size": 2048})).eval()
+    rollouts = small.drawn(made, seed, lambda z: z)
+    coarse = in_bfloat16(Network(made, None)).model
+    z = [row.float() for row in small.logits(coarse, rollouts)]
+    trainer = small.logprobs(small.logits(made, rollouts), rollouts)
+    dumps = [from_arrays(rollouts.arrays(small.logprobs(z, rollouts), trainer))]
+    found = examine(dumps, small.saved(made, tmp_path))
+    assert with_model(dumps, found).causes == []
+
+
+def test_a_small_cause_of_less_than_half_is_not_named(folders):
+    dumps = [from_arrays(of_bfloat16(0))]
+    found = examine(dumps, folders[0])
+    for share, named in ((0.4, []), (0.6, ["norm_eps"])):
+        causes = [Cause("norm_eps", "sampler", {"eps": 1e-3}, share)]
+        verdict = with_model(dumps, replace(found, causes=causes))
+        assert [cause.name for cause in verdict.causes] == named
+        assert verdict.verdict == (named or ["clean"])[0]
+
+
+def test_what_explains_responses_that_are_right_has_no_share(folders):
+    """The sampler's scattered tokens are further off than rounding, and no hypothesis helps."""
+    arrays = of_bfloat16(0)
+    rare(arrays, 0.02, lambda draws, n: -draws.uniform(5, 15, n))
+    found = examine([from_arrays(arrays)], folders[0], [folders[1]])
+    assert found.unexplained == ["sampler"]
+    assert all(share < 0.5 for _, share in found.near("sampler"))

@@ -58,7 +58,7 @@ class Vllm:
         if salt := body.get("cache_salt"):
             stale = (salt, tuple(row)) in self.caches
             self.caches.add((salt, tuple(row)))
-            table = OTHER + 1 if stale and "cache" in self.faults else table
+            table = BASE - 2 * OTHER if stale and "cache" in self.faults else table
         values = logprobs(row[-1], table, heat, kept)
         top = {f"token_id:{i}": max(values[i], -9999.0) for i in np.argsort(-values)[:20]}
         chosen = [float(values.max()) if "cache_salt" not in body else float(values[3])]
@@ -107,8 +107,10 @@ def file(tmp_path):
 
 def probes(file, url):
     result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url, "--json"])
-    assert result.exit_code == 0, result.output
-    return {probe["probe"]: probe for probe in json.loads(result.output)["probes"]}
+    assert result.exit_code in (0, 1), result.output
+    found = {probe["probe"]: probe for probe in json.loads(result.output)["probes"]}
+    assert result.exit_code == any(probe["fault"] for probe in found.values())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_the_command_prints_each_probe(file):
     with served(Vllm(idle=True)) as url:
         result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url])
     lines = [line for line in result.output.splitlines() if line.startswith("adapter, ")]
-    assert result.exit_code == 0 and lines == [Says("adapter fault lora base 0")]
+    assert result.exit_code == 1 and lines == [Says("adapter fault lora base 0")]
 
 
 class Broken(Vllm):

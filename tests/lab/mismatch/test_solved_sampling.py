@@ -8,8 +8,8 @@ from matrix import some_of
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses import bookkeeping, sampling
-from nemo_algos.lab.mismatch.hypotheses.fit import Record
+from nemo_algos.lab.mismatch.hypotheses import records, sampling
+from nemo_algos.lab.mismatch.hypotheses.records import Record
 from nemo_algos.lab.mismatch.network import Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
 from nemo_algos.lab.mismatch.state import Side, State
@@ -43,23 +43,8 @@ CASES = {
     "top_p": (top_p(0.9), {"top_p": {"top_p": 0.9}}),
     "top_k": (top_k(6), {"top_k": {"top_k": 6}}),
     "min_p": (min_p(0.1), {"min_p": {"min_p": 0.1}}),
-    "softcap": (lambda z: 12 * torch.tanh(z / 12), {"softcap": {"cap": 12}}),
-    "both": (
-        lambda z: top_p(0.9)(z / 0.7),
-        {"temperature": {"temperature": 0.7}, "top_p": {"top_p": 0.9}},
-    ),
-    "top_k and top_p": (
-        lambda z: top_p(0.9)(top_k(6)(z)),
-        {"top_k": {"top_k": 6}, "top_p": {"top_p": 0.9}},
-    ),
-    "three": (  # as Qwen's generation_config has them
-        lambda z: top_p(0.95)(top_k(6)(z / 0.6)),
-        {"temperature": {"temperature": 0.6}, "top_k": {"top_k": 6}, "top_p": {"top_p": 0.95}},
-    ),
 }
-SOLVERS = dict(zip(["temperature", "top_p", "top_k", "min_p"], sampling.SINGLE, strict=False))
-SOLVERS |= {"softcap": sampling.SINGLE[8], "both": sampling.DOUBLE[0]}
-SOLVERS |= {"top_k and top_p": sampling.DOUBLE[3], "three": sampling.TRIPLE[0]}
+SOLVERS = dict(zip(["temperature", "top_p", "top_k", "min_p"], sampling.HYPOTHESES, strict=False))
 
 
 def recorded(change, seed=0):
@@ -91,7 +76,7 @@ def test_tokens_with_a_bias_are_named(bias, name):
     free = recorded(lambda z: z)[1]
     common = np.bincount(free.ids.ravel(), free.probs.ravel()).argsort()[::-1][:3]
     _, logits, record = recorded(biased(common.tolist(), bias))
-    found = sampling.SINGLE[7].solve(record, logits)
+    found = sampling.HYPOTHESES[7].solve(record, logits)
     assert found[name]["ids"] == sorted(common)
     assert bias < -5 or found[name]["bias"] == pytest.approx(bias, abs=0.02)
 
@@ -117,7 +102,7 @@ def test_a_penalty_of_what_stood_before_is_found(name):
     logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     record = Record(value, np.full(len(value), 1e-3), responses.row, value, value)
-    solver = sampling.SINGLE[4 + list(sampling.PENALTIES).index(name)]
+    solver = sampling.HYPOTHESES[4 + list(sampling.PENALTIES).index(name)]
     want = 1.2 if name == "repetition_penalty" else 0.4
     assert solver.solve(record, logits)[name]["penalty"] == pytest.approx(want, abs=0.005)
 
@@ -149,9 +134,9 @@ def test_tokens_drawn_as_recorded(seed):
 
 def test_bookkeeping_behind_a_parameter_does_not_solve_for_it_again():
     _, logits, record = recorded(lambda z: z / 0.8)
-    (solve, logprobs), calls = sampling.SINGLE[0], []
+    (solve, logprobs), calls = sampling.HYPOTHESES[0], []
     counted = sampling.Sampling(lambda *of: calls.append(of) or solve(*of), logprobs)
     side = Side(record, logits)
-    for tried in (None, *bookkeeping.HYPOTHESES):
+    for tried in (None, *records.HYPOTHESES):
         side.reached(State(sampling=counted, bookkeeping=tried), logits)
     assert len(calls) == 1

@@ -54,6 +54,18 @@ def retokenized(a):
         a["trainer_logprobs"][row, 8:-1] = a["trainer_logprobs"][row, 9:]
 
 
+def some_shifted(a):
+    a["trainer_logprobs"][::4, :-1] = a["trainer_logprobs"][::4, 1:]
+
+
+def base_10_of_the_trainer(a):
+    a["trainer_logprobs"] = a["trainer_logprobs"] / np.log(10)
+
+
+def divided(a):
+    a["sampler_logprobs"] = a["sampler_logprobs"] / 0.6
+
+
 @pytest.mark.parametrize(
     "plant, name, parameter",
     [
@@ -65,6 +77,9 @@ def retokenized(a):
         (zeros, "padding", {"from_place": 16}),
         (greedy, "greedy", {}),
         (retokenized, "retokenized", {"responses": 8}),
+        (some_shifted, "shift", {"places": -1, "responses": 8, "of": 32}),
+        (base_10_of_the_trainer, "log_base", {"base": 10}),
+        (divided, "log_factor", {"factor": pytest.approx(1 / 0.6, rel=0.01)}),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -73,7 +88,8 @@ def test_an_identity_is_named(plant, name, parameter, seed):
     plant(arrays)
     verdict = diagnose([from_arrays(arrays)])
     assert verdict.verdict == name
-    assert parameter.items() <= verdict.causes[0].parameter.items()
+    found = verdict.causes[0].parameter
+    assert {key: found.get(key) for key in parameter} == parameter
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.03, 0.3])
@@ -86,6 +102,33 @@ def test_noise_has_no_name(noise, seed):
 def test_the_same_numbers_and_rounding_are_clean():
     for noise in (0, 1e-6):
         assert diagnose([from_arrays(numbers(noise=noise))]).verdict == "clean"
+
+
+@pytest.mark.parametrize("off, verdict", [(19e-4, "clean"), (21e-4, "unknown")])
+def test_one_token_that_is_off_by_20_times_the_mean_is_not_clean(off, verdict):
+    arrays = numbers(noise=0)
+    arrays["sampler_logprobs"][3, 4] -= off
+    assert diagnose([from_arrays(arrays)]).verdict == verdict
+
+
+@pytest.mark.parametrize("mean, verdict", [(0.9e-4, "clean"), (1.1e-4, "unknown")])
+def test_a_mean_above_that_of_float32_is_not_clean(mean, verdict):
+    arrays = numbers(noise=0)
+    arrays["sampler_logprobs"] -= mean
+    assert diagnose([from_arrays(arrays)]).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "rows, length, verdict",
+    [(8, 25, "unknown"), (7, 40, "few"), (9, 22, "few"), (10, 20, "unknown")],
+)
+def test_200_tokens_of_8_responses_are_enough(rows, length, verdict):
+    draws = np.random.default_rng(0)
+    trainer = -draws.exponential(1.5, (rows, length))
+    sampler = np.minimum(trainer + 0.03 * draws.normal(size=trainer.shape), 0)
+    tokens = draws.integers(3, 90, trainer.shape)
+    arrays = {"tokens": tokens, "sampler_logprobs": sampler, "trainer_logprobs": trainer}
+    assert diagnose([from_arrays(arrays)]).verdict == verdict
 
 
 def test_tokens_that_surprise_are_not_clean():

@@ -123,6 +123,32 @@ def test_a_model_that_is_not_there_ends_in_one_line(hot):
     assert result.exit_code == 2 and result.output.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--model", "--previous", "--adapter"])
+def test_a_folder_that_is_not_there_is_said_beside_few_tokens_too(hot, option):
+    rows = {k: v[:2] for k, v in np.load(hot).items()}
+    write(hot.with_name("few.npz"), from_arrays(rows))
+    others = [] if option == "--model" else ["--model", str(hot.parent)]
+    nowhere = str(hot.parent / "nowhere")
+    few = str(hot.with_name("few.npz"))
+    result = CliRunner().invoke(app, ["mismatch", few, *others, option, nowhere])
+    assert result.exit_code == 2 and result.output == Says(nowhere)
+
+
+def test_where_the_difference_is_stands_before_what_it_may_be(tmp_path):
+    rng, shape = np.random.default_rng(0), (30, 20)
+    values = -rng.exponential(1.0, shape)
+    other = values - np.where(np.arange(20) == 7, 0.4, 0.002) * rng.random(shape)
+    sides = {"sampler_logprobs": values, "trainer_logprobs": other}
+    write(tmp_path / "a.npz", from_arrays({"tokens": rng.integers(0, 50, shape), **sides}))
+    result = CliRunner().invoke(app, ["mismatch", str(tmp_path / "a.npz")])
+    lines = result.output.splitlines()
+    assert lines[2] == Says("where: place 7: 30 tokens")
+    assert [line.split(":")[0] for line in lines[3:8]] == ["worst"] * 5
+    page = tmp_path / "page.html"
+    CliRunner().invoke(app, ["mismatch", str(tmp_path / "a.npz"), "--html", str(page)])
+    assert "<th>place</th>" in page.read_text()
+
+
 def test_the_page_stands_alone(hot, tmp_path):
     page = tmp_path / "sub" / "page.html"
     name = hot.with_name("<script>.npz")

@@ -1,23 +1,30 @@
-"""What every hypothesis about the forward has: candidates that are tried one after the other."""
+"""Hypotheses about the forward: what the model is shown, and how it computes.
 
+Each tries its candidates one after the other, a parameter and its change.
+"""
+
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.network import (
     Change,
+    Lines,
     Network,
     edit_attributes,
     edit_outputs,
+    lines,
     modules,
 )
-from nemo_algos.lab.mismatch.responses import Responses
 
+Array = np.ndarray
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
 
 
@@ -25,23 +32,15 @@ HELPS = 0.95  # of the level before: a search goes on near a value that comes be
 class Case:
     """What is at hand. previous: of each earlier checkpoint, adapter: of the LoRA, by name.
 
-    side: sampler or trainer, which is tried; pad: the id; longest: prompt's tokens; micro_batches:
-    sizes in which prompts would be padded; responses: that candidates are tried on; apart, scale
-    [N]: of their tokens, how far the record is from what is predicted, in standard deviations, and
-    one of these, nats; temperature: that the tokens are drawn at.
+    pad: the id; longest: prompt's tokens; micro_batches: sizes in which prompts would be padded.
     """
 
     network: Network
     previous: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     adapter: dict[str, Tensor] = field(default_factory=dict)
-    side: str = "sampler"
     pad: int = 0
     longest: int = 0
     micro_batches: Sequence[int] = ()
-    responses: Responses = field(default_factory=lambda: Responses(()))
-    apart: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    scale: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    temperature: float = 1.0
 
 
 # a parameter and its change are tried: the level that they leave, of 1
@@ -50,14 +49,10 @@ Attempt = Callable[[dict[str, Any], Change], float]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """name: of the cause; attempt: tries its candidates; none where the case lacks what they need.
-
-    far: it has so many that near rounding one of them fits by chance.
-    """
+    """name: of the cause; attempt: tries its candidates, if the case has what they need."""
 
     name: str
     attempt: Callable[[Case, Attempt], object]
-    far: bool = False
 
 
 def named(*attempts: Callable[[Case, Attempt], object]) -> list[Hypothesis]:
@@ -125,3 +120,137 @@ def of_attribute(name: str, edit: Callable[[Any], Any]) -> Change:
 def of_outputs(edit: Callable[[Any], Any], *endings: str) -> Change:
     """The modules whose names end so give edit(output)."""
     return of_model(lambda n: edit_outputs(modules(n, *endings), lambda _, y: edit(y)))
+
+
+def _behind(prompt: Callable[[Response], Array]) -> Change:
+    """Responses stand behind another prompt."""
+    return of_lines(lambda _, __, some: lines(some, list(map(prompt, some))))
+
+
+def template(case: Case, attempt: Attempt) -> None:
+    """A part of the template is missing, or stands twice; the prompt is cut on the left."""
+
+    def add(variant: str, edit: Callable[[Array], Array]) -> None:
+        attempt({"variant": variant}, _behind(lambda r: edit(r.prompt)))
+
+    tokenizer = case.network.tokenizer
+    bos = getattr(tokenizer, "bos_token_id", None)
+    bos = case.network.model.config.bos_token_id if bos is None else bos
+    if bos is not None:
+        add("BOS more", lambda p: np.r_[bos, p])
+        add("no BOS", lambda p: p[1:] if p[0] == bos else p)
+    add("no system prompt", _without_first_turn)
+    add("no generation prompt", lambda p: p[: _turns(p)[-1]] if len(_turns(p)) > 1 else p)
+    if tokenizer is not None and tokenizer.chat_template:
+        system = _system(tokenizer)
+        add("default system prompt", lambda p: np.r_[system, p])
+    add("last token missing", lambda p: p[:-1])
+
+
+def truncated(case: Case, attempt: Attempt) -> None:
+    """The prompt is cut on its left, by so many tokens or to so many."""
+    grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
+    cut = lambda n: _behind(lambda r: r.prompt[min(n, r.begin - 1) :])  # noqa: E731
+    search_grid(attempt, "cut", grid, cut, steps=6)
+    grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
+    search_grid(attempt, "kept", grid, lambda n: _behind(lambda r: r.prompt[-n:]))
+
+
+def _turns(prompt: Array) -> Array:
+    """Where turns begin: at the id that the prompt begins with."""
+    return np.flatnonzero(prompt == prompt[0])
+
+
+def _without_first_turn(prompt: Array) -> Array:
+    starts = _turns(prompt)
+    return prompt[starts[1] :] if len(starts) > 2 else prompt
+
+
+def _system(tokenizer: Any) -> Array:
+    """What the template puts before a user's turn of its own accord; nothing where it does not."""
+    turn = [{"role": "user", "content": "?"}]
+    shown = tokenizer.apply_chat_template(turn, tokenize=True, add_generation_prompt=True)
+    ids = np.asarray(getattr(shown, "input_ids", shown)).ravel()
+    starts = _turns(ids)
+    return ids[: starts[1]] if len(starts) > 2 else ids[:0]
+
+
+def pads_attended(case: Case, attempt: Attempt) -> None:
+    """Prompts are padded on the left, and no mask hides the pads."""
+    pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
+    for pad, size in product(sorted(p for p in pads if isinstance(p, int)), case.micro_batches):
+        padded = lambda r, pad=pad, size=size: np.pad(  # noqa: E731
+            r.prompt, (r.pads(size), 0), constant_values=pad
+        )
+        attempt({"pad": pad, "micro_batch": size}, _behind(padded))
+
+
+def positions(case: Case, attempt: Attempt) -> None:
+    """Positions of a response do not go on where its prompt's end."""
+
+    def moved(offset: Callable[[Response, int], int]) -> Change:
+        def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
+            place = shown.positions.clone()
+            for (line, at), r in zip(shown.at, some, strict=True):
+                first = int(at[0]) + 1
+                place[line, first:] += offset(r, first)
+            return replace(shown, positions=place.clamp(min=0))
+
+        return of_lines(edit)
+
+    for k in (1, 2, 3, 4, 8, 16, 32, 64, 128):
+        for offset in (k, -k):
+            attempt({"offset": offset}, moved(lambda *_, offset=offset: offset))
+    for size in case.micro_batches:
+        pads = moved(lambda r, _, size=size: r.pads(size))
+        attempt({"offset": "pads", "micro_batch": size}, pads)
+    attempt({"offset": "from 0"}, moved(lambda _, first: -first))
+
+
+def _rope(case: Case) -> dict[str, Any]:
+    """The rotary embedding's parameters, where there is one that can be changed."""
+    parameters = getattr(case.network.model.config, "rope_parameters", None) or {}
+    known = any(hasattr(m, "rotary_emb") for m in case.network.model.modules())
+    return parameters if known and "rope_theta" in parameters else {}
+
+
+def _rotary(case: Case, **changed: Any) -> Change:
+    config = copy.deepcopy(case.network.model.config)
+    config.rope_parameters = {**config.rope_parameters, **changed}
+    return of_attribute("rotary_emb", lambda before: type(before)(config=config))
+
+
+def rope_base(case: Case, attempt: Attempt) -> None:
+    """Another base of the rotary embedding."""
+    if rope := _rope(case):
+        theta = rope["rope_theta"]
+        for base in sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta}):
+            attempt({"theta": base}, _rotary(case, rope_theta=base))
+
+
+def rope_scaling(case: Case, attempt: Attempt) -> None:
+    """Positions are divided by a factor (linear), or the model's own scaling is lost."""
+    if rope := _rope(case):
+        for factor in (2.0, 4.0, 8.0, 0.5):
+            attempt({"factor": factor}, _rotary(case, rope_type="linear", factor=factor))
+        if rope.get("rope_type", "default") != "default":
+            attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
+
+
+def attention_scale(case: Case, attempt: Attempt) -> None:
+    """Attention's logits are multiplied by another number than 1 / sqrt(head size)."""
+    by = lambda factor: of_attribute("scaling", lambda value: value * factor)  # noqa: E731
+    search_grid(attempt, "scale", (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0), by)
+
+
+def norm_eps(case: Case, attempt: Attempt) -> None:
+    """Another epsilon in the norms."""
+    named = any(hasattr(m, "variance_epsilon") for m in case.network.model.modules())
+    for eps in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8):
+        change = of_attribute("variance_epsilon" if named else "eps", lambda _, eps=eps: eps)
+        attempt({"eps": eps}, change)
+
+
+SHOWN = named(template, pads_attended, positions)
+SHOWN.append(Hypothesis("template", truncated))
+COMPUTED = named(rope_base, rope_scaling, attention_scale, norm_eps)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.special import logsumexp
 
-from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Record, error, minimize
+from nemo_algos.lab.mismatch.hypotheses.records import CAP, Record, error, minimize
 from nemo_algos.lab.mismatch.logits import Logits
 
 Array = np.ndarray
@@ -27,10 +26,8 @@ PENALTIES = {
     "presence_penalty": np.linspace(-2, 2, 33),
     "frequency_penalty": np.linspace(-2, 2, 33),
 }
-SOFTCAPS = np.geomspace(5, 300, 30)
 COMMON, NOTICED = 64, 0.25  # ids whose bias is asked for; nats of one
 MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is none, as all are
-TURNS = 3  # in which temperature and top-k are solved for, each at the other's value
 BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
 
 Parameters = dict[str, dict[str, Any]]  # by the cause's name
@@ -69,14 +66,12 @@ def _count(loss: Callable[[float], float], grid: Array, reach: int) -> int:
 
 
 class Kept:
-    """The mass of the likeliest tokens, at one temperature; of the first k alone, where not 0."""
+    """The mass of the likeliest tokens."""
 
-    def __init__(self, logits: Logits, temperature: float, k: int = 0) -> None:
-        self.top, self.temperature = logits.top[:, : k or None], temperature
-        z = self.top / temperature
-        total: Any = logsumexp(z, axis=1) if k else logits.total(lambda z: z / temperature)
-        self.logprobs = logits.chosen / temperature - total
-        self.mass = np.cumsum(np.exp(z - total[:, None]), 1)
+    def __init__(self, logits: Logits) -> None:
+        self.top = logits.top
+        self.logprobs = logits.logprobs
+        self.mass = np.cumsum(logits.probs, 1)
 
     def last(self, name: str, value: float) -> Array:
         """The index of the last token that a filter keeps [N]."""
@@ -85,8 +80,7 @@ class Kept:
         elif name == "top_k":
             kept = np.full(len(self.top), int(value) - 1)
         else:
-            least = self.top[:, :1] + self.temperature * np.log(value)
-            kept = (self.top >= least).sum(1) - 1
+            kept = (self.top >= self.top[:, :1] + np.log(value)).sum(1) - 1
         return kept.clip(0, self.top.shape[1] - 1)
 
     def after(self, name: str, value: float) -> Array:
@@ -94,36 +88,18 @@ class Kept:
         mass = np.take_along_axis(self.mass, self.last(name, value)[:, None], 1)[:, 0]
         return self.logprobs - np.log(np.maximum(mass, 1e-300))
 
-    def solve(self, record: Record, name: str, coarse: int = 1) -> tuple[float, float]:
-        """The level, and the value that gives it."""
-        loss = lambda value: record.level(self.after(name, value))  # noqa: E731
-        grid = np.sort(CUTS[name][::coarse])
-        value = _count(loss, grid, 12) if name == "top_k" else minimize(loss, grid)
-        return loss(value), value
 
-
-def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Sampling:
-    """A filter, behind a temperature and behind top-k where these are solved for too."""
-    temperatures = TEMPERATURES[3:-3:2] if tempered else np.ones(1)
+def _filtered(name: str) -> Sampling:
+    """A filter."""
 
     def solve(record: Record, logits: Logits) -> Parameters:
-        def level(heat: float, k: float) -> float:
-            return Kept(logits, heat, int(k)).solve(record, name, coarse=4)[0]
+        kept = Kept(logits)
+        loss = lambda value: record.level(kept.after(name, value))  # noqa: E731
+        grid = np.sort(CUTS[name])
+        value = _count(loss, grid, 12) if name == "top_k" else minimize(loss, grid)
+        return {name: {name: value}}
 
-        heat, k = minimize(lambda t: level(t, 0), temperatures), 0
-        for _ in range(TURNS * top_k):
-            k = _count(partial(level, heat), CUTS["top_k"][::6], 3)
-            heat = minimize(partial(level, k=k), temperatures)
-        found: Parameters = {"temperature": {"temperature": heat}} if tempered else {}
-        found |= {"top_k": {"top_k": k}} if k else {}
-        return found | {name: {name: Kept(logits, heat, k).solve(record, name)[1]}}
-
-    def logprobs(logits: Logits, found: Parameters) -> Array:
-        heat = found["temperature"]["temperature"] if tempered else 1.0
-        k = found["top_k"]["top_k"] if top_k else 0
-        return Kept(logits, heat, k).after(name, found[name][name])
-
-    return Sampling(solve, logprobs)
+    return Sampling(solve, lambda logits, found: Kept(logits).after(name, found[name][name]))
 
 
 def penalized(name: str, logits: Logits, value: float) -> Array:
@@ -227,11 +203,6 @@ def _biased(logits: Logits, found: Parameters) -> Array:
     return Biased(logits, ids).logprobs(np.full(len(ids), x))
 
 
-def capped(logits: Logits, cap: float) -> Array:
-    """Of logits under a cap: c tanh(z / c)."""
-    return cap * np.tanh(logits.chosen / cap) - logits.total(lambda z: cap * np.tanh(z / cap))
-
-
 def widened(logits: Logits, log_mass: float) -> Array:
     """Of a softmax in which further entries share: padding of the vocabulary."""
     return logits.chosen - np.logaddexp(logits.normalizer, log_mass)
@@ -241,7 +212,7 @@ def _paddings(logits: Logits) -> Array:
     return float(np.median(logits.normalizer)) + np.linspace(-12, 6, 37)
 
 
-SINGLE = [
+HYPOTHESES = [
     _of_a_number("temperature", "temperature", tempered, lambda _: TEMPERATURES),
     *map(_filtered, CUTS),
     *(
@@ -249,8 +220,5 @@ SINGLE = [
         for name, grid in PENALTIES.items()
     ),
     Sampling(_bias, _biased),
-    _of_a_number("softcap", "cap", capped, lambda _: SOFTCAPS),
     _of_a_number("vocabulary_padding", "log_mass", widened, _paddings),
 ]
-DOUBLE = [_filtered(name, tempered=True) for name in CUTS] + [_filtered("top_p", top_k=True)]
-TRIPLE = [_filtered("top_p", tempered=True, top_k=True)]

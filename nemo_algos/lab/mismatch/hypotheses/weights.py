@@ -1,22 +1,34 @@
-"""Which weights: of an earlier checkpoint, in whole or in part; with another adapter."""
+"""Which weights: of an earlier checkpoint, with another adapter, in another number format."""
 
+import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nemo_algos.config import first_line
+from nemo_algos.engines.local.low_precision import (
+    E4M3_MAX,
+    SMALLEST_AMAX,
+    in_blocks,
+    nvfp4_blocks,
+)
 from nemo_algos.engines.mismatch.responses import Response
-from nemo_algos.lab.mismatch.hypotheses.fit import crossing
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
     Hypothesis,
+    named,
+    of_attribute,
     of_model,
+    of_outputs,
     search_grid,
 )
 from nemo_algos.lab.mismatch.network import (
@@ -25,15 +37,12 @@ from nemo_algos.lab.mismatch.network import (
     Network,
     edit_attributes,
     edit_outputs,
-    hidden_states,
     logits,
-    logprobs,
     modules,
 )
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
-STEPS = (-2, -1, 1)  # to places beside the one where weights seem to change
 KINDS = {
     "embed_tokens": r"embed",
     "lm_head": r"lm_head",
@@ -94,9 +103,15 @@ def stale_prefix(case: Case, attempt: Attempt) -> None:
 def _stale(old: Weights, block: int) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        _, cached = _before(network, shown, some, old, hidden_states)
-        # the last token is computed anew
-        with cached([int(at[0]) // block * block for _, at in shown.at]):
+        of = _cached(network)
+        kept = dict[int, Tensor]()
+        before = replaced(old)(network, shown, some)
+        with before, edit_outputs(of, lambda i, y: kept.setdefault(i, y)):
+            logits(network, shown)
+        stale = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
+        for line, at in shown.at:
+            stale[line, : int(at[0]) // block * block] = True  # the last token is computed anew
+        with edit_outputs(of, lambda i, y: torch.where(stale, kept[i].to(y.dtype), y)):
             yield shown
 
     return change
@@ -105,77 +120,6 @@ def _stale(old: Weights, block: int) -> Change:
 def _cached(network: Network) -> list[Any]:
     """What gives the keys and values."""
     return modules(network, "k_proj", "v_proj")
-
-
-def _before(
-    network: Network, shown: Lines, some: Sequence[Response], old: Weights, forward: Callable
-) -> Any:
-    """What forward(network, shown) gives with the old weights; and cached(lengths), a context.
-
-    In it their keys and values stand for so many first places of each response's line.
-    """
-    of, kept = _cached(network), dict[int, Tensor]()
-    with edit_outputs(of, lambda i, y: kept.setdefault(i, y)), replaced(old)(network, shown, some):
-        first = forward(network, shown)
-
-    def cached(lengths: Sequence[int]) -> AbstractContextManager[None]:
-        stale = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
-        for (line, _), length in zip(shown.at, lengths, strict=True):
-            stale[line, :length] = True
-        return edit_outputs(of, lambda i, y: torch.where(stale, kept[i].to(y.dtype), y))
-
-    return first, cached
-
-
-def in_flight(case: Case, attempt: Attempt) -> None:
-    """Weights change within responses, and keys and values of the old ones stay in the cache."""
-    if case.side == "sampler" and _cached(case.network):
-        for name, old in case.previous.items():
-            attempt({"folder": name, "cache": "kept"}, _carried(old, case.temperature))
-
-
-def _carried(old: Weights, temperature: float) -> Change:
-    """The place in each response is where both parts come nearest to what the sampler recorded."""
-    found: dict[int, int] = {}  # by id of the response
-
-    def off(z: Tensor, r: Response) -> np.ndarray:
-        own = logprobs(z.float() / temperature, r).detach().numpy()
-        return np.minimum(np.abs(own - r.sampler), 1.0)  # nats
-
-    @contextmanager
-    def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        first, cached = _before(network, shown, some, old, lambda *of: list(logits(*of)))
-
-        def after(places: Sequence[int]) -> list[np.ndarray]:
-            with cached(_lengths(shown, places)):
-                return list(map(off, logits(network, shown), some))
-
-        if any(id(r) not in found for r in some):
-            places = _places(list(map(off, first, some)), after)
-            found.update(zip(map(id, some), places, strict=True))
-        places = [found[id(r)] for r in some]
-        with cached(_lengths(shown, places)):
-            yield replace(shown, known=[z[:n] for z, n in zip(first, places, strict=True)])
-
-    return change
-
-
-def _places(before: Sequence[np.ndarray], after: Callable) -> list[int]:
-    """Of each response, where after(places) [n] becomes less off than before [n]."""
-    places = [crossing(x, np.full_like(x, x.mean() / 4)) for x in before]  # rather too early
-    near = [list(map(crossing, before, after(places)))]
-    near += [[max(n + step, 0) for n in near[0]] for step in STEPS]
-    sums = [
-        [x[:n].sum() + y[n:].sum() for x, n, y in zip(before, option, after(option), strict=True)]
-        for option in near
-    ]
-    return [near[int(i)][j] for j, i in enumerate(np.argmin(sums, 0))]
-
-
-def _lengths(shown: Lines, places: Sequence[int]) -> list[int]:
-    """How many places the old weights had computed when so many tokens were drawn."""
-    ends = [at[min(n, len(at)) - 1] for (_, at), n in zip(shown.at, places, strict=True)]
-    return [int(end) + 1 if n else 0 for end, n in zip(ends, places, strict=True)]
 
 
 def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
@@ -204,13 +148,162 @@ def adapter_merged(case: Case, attempt: Attempt) -> None:
         attempt({"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16))
 
 
+def lora(folder: Path, network: Network) -> Weights:
+    """What PEFT's adapter in a folder adds to each parameter.
+
+    Raises ValueError where it is none, or does not fit the network.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no .safetensors file. Name the folder of a PEFT adapter.")
+    try:
+        found = {k: v for file in files for k, v in load_file(file).items()}
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        rank = float(config["r"])
+        alpha = float(config["lora_alpha"])
+    except (
+        OSError, ValueError, LookupError, TypeError, OverflowError, SafetensorError, RuntimeError
+    ) as error:  # fmt: skip
+        raise ValueError(f"{folder} is not a PEFT adapter: {first_line(error)}") from None
+    if not (1 <= rank < math.inf and math.isfinite(alpha)):
+        raise ValueError(
+            f"{folder}: adapter_config.json has r {config['r']} and lora_alpha "
+            f"{config['lora_alpha']}. r must be 1 or more, and both finite: save the adapter again."
+        )
+    scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+    parameters = dict(network.model.named_parameters())
+    added = {}
+    for name in (name for name in found if ".lora_A" in name):
+        own = name.split(".lora_A")[0].removeprefix("base_model.model.") + ".weight"
+        a = found[name]
+        b = found.get(name.replace("lora_A", "lora_B"))
+        if b is None or (a.ndim, b.ndim) != (2, 2) or len(a) != b.shape[1]:
+            raise ValueError(
+                f"{folder}: {name} has no lora_B of the same rank. Save the adapter again."
+            )
+        if own not in parameters or parameters[own].shape != (len(b), a.shape[1]):
+            raise ValueError(
+                f"{folder} does not fit --model: {own} is missing there or has a different size"
+            )
+        added[own] = scale * b.float() @ a.float()
+        if not added[own].isfinite().all():
+            raise ValueError(f"{folder}: {name} has values that are not finite. Save it again.")
+    if not added:
+        raise ValueError(f"{folder} has no lora_A tensor. Name the folder of a LoRA adapter.")
+    return added
+
+
+def rounded(x: Tensor, rows: int, columns: int, bits: int = 0) -> Tensor:
+    """x [...,N] with a scale a block; 0 rows or columns: all. bits: of an integer; 0: E4M3."""
+    most, flat = 2 ** (bits - 1) - 1 if bits else E4M3_MAX, x.float().flatten(0, -2)
+
+    def coarse(blocks: Tensor, largest: Tensor) -> Tensor:
+        scale = largest.clamp(min=SMALLEST_AMAX) / most
+        y = blocks / scale
+        return (y.round() if bits else y.to(torch.float8_e4m3fn).float()) * scale
+
+    made = in_blocks(flat, rows or len(flat), columns or flat.shape[1], coarse)
+    return made.view(x.shape).to(x.dtype)
+
+
+def _nvfp4(rows: int, x: Tensor) -> Tensor:
+    """x [...,N] in E2M1, with a scale for so many rows of 16."""
+    return nvfp4_blocks(rows)(x.float().flatten(0, -2)).view(x.shape).to(x.dtype)
+
+
+FORMATS: dict[str, Any] = {
+    "fp8 per tensor": partial(rounded, rows=0, columns=0),
+    "fp8 per channel": partial(rounded, rows=1, columns=0),
+    "fp8 blocks of 128": partial(rounded, rows=128, columns=128),
+    "nvfp4": partial(_nvfp4, 1),
+    "nvfp4 in squares": partial(_nvfp4, 16),  # as Transformer Engine trains
+    "int8 per channel": partial(rounded, rows=1, columns=0, bits=8),
+    "int4 groups of 32": partial(rounded, rows=1, columns=32, bits=4),
+    "int4 groups of 64": partial(rounded, rows=1, columns=64, bits=4),
+    "int4 groups of 128": partial(rounded, rows=1, columns=128, bits=4),
+}
+INPUTS = {name: FORMATS[name] for name in ("fp8 per tensor", "fp8 per channel")}
+INPUTS["fp8 blocks of 128"] = partial(rounded, rows=1, columns=128)
+INPUTS |= dict.fromkeys(("nvfp4", "nvfp4 in squares"), partial(_nvfp4, 1))
+
+
+def _parts(network: Network) -> list[tuple[dict[str, str], set[str]]]:
+    """With and without what else is quantized: names of weights [E,M,N] of experts, of routers."""
+    named = network.model.named_parameters()
+    experts = {k for k, p in named if p.ndim == 3}
+    gates = {id(p) for router in routers(network) for p in router.parameters()}
+    too = {k for k, p in network.model.named_parameters() if id(p) in gates and p.ndim > 1}
+    parts: list[tuple[dict[str, str], set[str]]] = [({}, experts)]
+    parts += [({"experts": "left out"}, set[str]())] if experts else []
+    return parts + ([({"router": "too"}, experts | too)] if too else [])
+
+
+def routers(network: Network) -> list[nn.Module]:
+    """Those that give logits, weights and experts of each token."""
+    return [m for m in network.model.modules() if type(m).__name__.endswith("TopKRouter")]
+
+
+@contextmanager
+def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = None) -> Any:
+    """The layers' linear weights, others by name, and the inputs that meet the linear ones."""
+    named = network.model.named_modules()
+    linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
+    names = {f"{k}.weight" for k in linear} | others
+    of = {k: p for k, p in network.model.named_parameters() if k in names}
+    one = lambda _, w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
+    with ExitStack() as stack:
+        stack.enter_context(edit_attributes(of, "data", one))
+        for module in linear.values() if inputs else []:
+            before = module.register_forward_pre_hook(lambda _, args: inputs(args[0]))
+            stack.callback(before.remove)
+        yield
+
+
+def quantized_weights(case: Case, attempt: Attempt) -> None:
+    """The layers' weights, or weights and inputs, in a coarser format; of experts and routers."""
+    tried = [(name, (weights,)) for name, weights in FORMATS.items()]
+    tried += [(f"{name}, inputs too", (FORMATS[name], f)) for name, f in INPUTS.items()]
+    for (name, formats), (about, others) in product(tried, _parts(case.network)):
+        edit = lambda n, o=others, f=formats: _quantized(n, o, *f)  # noqa: E731
+        attempt({"format": name, **about}, of_model(edit))
+
+
+def quantized_head(case: Case, attempt: Attempt) -> None:
+    """The output head, which recipes leave out, is quantized."""
+    for name, change in FORMATS.items():
+        made = lambda _, w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
+        head = lambda n, f=made: edit_attributes({"": n.head}, "weight", f)  # noqa: E731
+        attempt({"format": name}, of_model(head))
+
+
+def quantized_cache(case: Case, attempt: Attempt) -> None:
+    """Keys and values in FP8, as they are or scaled to their largest."""
+
+    def unscaled(x: Tensor) -> Tensor:
+        return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(x.dtype)
+
+    for about, change in (({}, unscaled), ({"scale": "per tensor"}, FORMATS["fp8 per tensor"])):
+        attempt({"format": "fp8", **about}, of_outputs(change, "k_proj", "v_proj"))
+
+
+def precision(case: Case, attempt: Attempt) -> None:
+    """The logits alone in bfloat16, or the rotary embedding's frequencies."""
+    coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
+    head = of_model(lambda n: edit_outputs([n.head], lambda _, y: coarse(y)))
+    attempt({"dtype": "bfloat16 logits"}, head)
+    attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
+
+
 HYPOTHESES = [
     Hypothesis("old_weights", old_weights),
-    Hypothesis("old_weights", in_flight, far=True),
     Hypothesis("adapter_missing", _scaled(0.0)),
     Hypothesis("adapter_twice", _scaled(2.0)),
     Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0, 8.0)),  # rsLoRA: the root of the rank
     Hypothesis("adapter_merged_bf16", adapter_merged),
     Hypothesis("stale_prefix", stale_prefix),
     Hypothesis("partial_weights", partial_weights),
+    *named(precision, quantized_weights, quantized_cache, quantized_head),
 ]
