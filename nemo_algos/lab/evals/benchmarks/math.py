@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 from nemo_algos.engines.data.prompts import Asked, TrainedPrompt, parse_question
@@ -66,7 +67,7 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
 
     A whole float loses its ".0", a list is joined with ", " and loses its "$", a GSM8K answer is
     what follows "####" without commas, whole numbers lose leading zeros; without an answer it is
-    the last box of the solution. Raises ValueError where nothing is left.
+    the last box of the solution. Raises ValueError where nothing is left, or what is no finite number.
     """
     value = row.get(wording.output_key, *ANSWER)
     chat = row.get(wording.input_key)
@@ -74,6 +75,11 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
         value = parse_question(chat, row.where)[1]
     if value is None:
         gold = _last_box(row, counts)
+    elif isinstance(value, float) and not isfinite(value):
+        raise ValueError(
+            f"{row.where} has the gold answer {value}, which no response can equal. "
+            "Write the number, or remove the row."
+        )
     elif isinstance(value, float):
         counts["float golds"] += 1
         gold = str(int(value)) if value.is_integer() else str(value)
