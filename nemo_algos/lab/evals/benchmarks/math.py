@@ -67,7 +67,7 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
 
     A whole float loses its ".0", a list is joined with ", " and loses its "$", a GSM8K answer is
     what follows "####" without commas, whole numbers lose leading zeros; without an answer it is
-    the last box of the solution. Raises ValueError where nothing is left, or what is no finite number.
+    the last box of the solution. Raises ValueError for nothing, NaN or an infinite number.
     """
     value = row.get(wording.output_key, *ANSWER)
     chat = row.get(wording.input_key)
