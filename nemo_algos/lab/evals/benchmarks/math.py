@@ -4,7 +4,6 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any
 
 from nemo_algos.engines.data.prompts import Asked, TrainedPrompt, parse_question
@@ -24,6 +23,7 @@ QUESTION = ("problem", "Problem", "question", "Question")
 ANSWER = ("answer", "Answer", "final_answer")
 SOLUTION = ("solution", "Solution")
 
+NO_NUMBER = re.compile(r"(?i)\s*[-+]?(?:nan|inf)\s*")  # JSON's NaN and 1e400
 LEADING_ZEROS = re.compile(r"0[0-9]+\Z")
 HAS_UNIT = re.compile(r"\\circ|\d\s*\\(text|mathrm|mbox)\b")
 
@@ -75,11 +75,6 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
         value = parse_question(chat, row.where)[1]
     if value is None:
         gold = _last_box(row, counts)
-    elif isinstance(value, float) and not isfinite(value):
-        raise ValueError(
-            f"{row.where} has the gold answer {value}, which no response can equal. "
-            "Write the number, or remove the row."
-        )
     elif isinstance(value, float):
         counts["float golds"] += 1
         gold = str(int(value)) if value.is_integer() else str(value)
@@ -91,6 +86,11 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
     if LEADING_ZEROS.match(gold):
         counts["golds with leading zeros"] += 1
         gold = str(int(gold))
+    if any(NO_NUMBER.fullmatch(part) for part in gold.split(",")):
+        raise ValueError(
+            f"{row.where} has the gold answer {gold}, which no response can equal. "
+            "Write the number, or remove the row."
+        )
     if not gold.strip():
         raise ValueError(f"{row.where} has an empty gold answer")
     return gold.strip()
