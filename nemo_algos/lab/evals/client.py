@@ -65,7 +65,8 @@ class Client:
         self.url = f"{model.url.rstrip('/')}/{path}"
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=model.concurrency),
+            # A kept connection may hold bytes that nobody asked for: they would be the next answer.
+            limits=httpx.Limits(max_connections=model.concurrency, max_keepalive_connections=0),
             headers=HEADERS | key.headers,
         )
 

@@ -2,9 +2,9 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, find, load, validate
 from nemo_algos.engines.data.prompts import TrainedPrompt
@@ -14,12 +14,27 @@ from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.evals.metrics.settings import Measure
 from nemo_algos.lab.evals.server import EndpointModel
 
+LONGEST_PART, LONGEST = 255, 4095  # bytes of one name in a path, and of a path, on Linux
+
+
+def _can_be_opened(path: str) -> str:
+    parts = (len(part.encode(errors="replace")) for part in path.split("/"))
+    if max(parts) > LONGEST_PART or len(path.encode(errors="replace")) > LONGEST:
+        raise ValueError(
+            f"{path[:40]!r}... is too long for a path: a name in it may have {LONGEST_PART} bytes, "
+            f"the whole {LONGEST}. Shorten it."
+        )
+    return path
+
+
+PathText = Annotated[str, AfterValidator(_can_be_opened)]
+
 
 class LocalModel(Section):
     """The embedded engine: the policy of a training run, or any causal LM."""
 
     engine: Literal["local"] = "local"
-    run: str | None = None
+    run: PathText | None = None
     """Folder of a training run."""
     step: int | None = Field(default=None, ge=0)
     """Step of the checkpoint. 0: the policy before training; null: the newest."""
@@ -34,6 +49,8 @@ class LocalModel(Section):
             raise ValueError("set either `model.run` (a run folder) or `model.policy` (a model)")
         if self.step is not None and self.run is None:
             raise ValueError("`model.step` names a checkpoint of a run. Set `model.run`.")
+        if self.policy:
+            _can_be_opened(self.policy.model_name)
         return self
 
     @cached_property
@@ -58,26 +75,26 @@ class NemoRLFile(Section):
     """What NeMo-RL's own evaluation saved, golds included. The verifier is the benchmark's."""
 
     engine: Literal["nemo_rl"]
-    file: str
+    file: PathText
     """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it."""
 
 
 class BenchmarkSection(Section):
     """One benchmark."""
 
-    data: str = "hub"
+    data: PathText = "hub"
     """`hub`, or a file."""
     problems: int | None = Field(default=None, gt=0)
     """Use only the first N problems."""
     seed: int = 0
     """Seed of the options' order (GPQA)."""
-    databases: str = ""
+    databases: PathText = ""
     """The folder of SQLite files (Spider, BIRD)."""
     prompt: Literal["trained", "benchmark"] = "trained"
     """`benchmark`: use the benchmark's prompt. By default a model trained here on rows gets
     mathematical problems as in training.
     """
-    verifier: str | None = None
+    verifier: PathText | None = None
     """Verifier to use instead of the benchmark's."""
 
 
@@ -121,7 +138,7 @@ class EvalConfig(Section, Generic[Model]):
     metrics: Measure = Measure()
     workers: int = Field(default=1, gt=0)
     """Processes that verify and measure."""
-    out: str | None = None
+    out: PathText | None = None
     """The folder that gets one folder per benchmark."""
 
     @field_validator("benchmarks")
@@ -151,6 +168,9 @@ class EvalConfig(Section, Generic[Model]):
         if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
             both = "`sampling.max_tokens` and `model.extra.max_completion_tokens`"
             raise ValueError(f"{both} mean the same. Set one of them.")
+        if len(self.folder.name.encode(errors="replace")) > LONGEST_PART:
+            reason = f"the folder {str(self.folder)[:40]}..., named after the model, is too long"
+            raise ValueError(f"out: {reason} for a path. Set it.")
         return self
 
     @property

@@ -160,6 +160,10 @@ def test_a_file_of_ones_own(read):
         ({"problm": "p", "answer": "1"}, "'Question' problm answer"),
         ({"problem": "p", "answer": "#### "}, "2 empty"),
         ({"problem": "p", "answer": "1", "id": "0"}, "1 '0'"),
+        ({"problem": "p", "answer": float("nan")}, "2 nan"),
+        ({"problem": "p", "answer": float("-inf")}, "2 -inf"),  # as JSON reads -1e400
+        ({"problem": "p", "answer": ["1", float("inf")]}, "2 inf"),
+        ({"problem": "p", "answer": "NaN"}, "2 NaN"),
     ],
 )
 def test_rows_that_are_refused(read, row, message):

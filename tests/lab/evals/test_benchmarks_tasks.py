@@ -307,6 +307,55 @@ def test_geometry3k_images_as_paths_and_urls(read, tmp_path):
         read("geometry3k", [row | {"images": []}])
 
 
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("/etc/passwd", "outside"),
+        ("../secret.png", "outside"),
+        ("sub/../../secret.png", "outside"),
+        ("link.png", "outside"),
+        ("linked/secret.png", "outside"),
+        ("text.png", "picture"),
+        ("empty.png", "picture"),
+        ("a" * 5000, "image"),
+        ("sub", "not found"),
+        ("a\0b", "image"),
+    ],
+)
+def test_geometry3k_sends_no_file_but_pictures_beside_the_rows(tmp_path, image, named):
+    Image.new("RGB", (2, 1), "red").save(tmp_path / "secret.png")
+    rows = tmp_path / "rows"
+    (rows / "sub").mkdir(parents=True)
+    Image.new("RGB", (2, 1), "red").save(rows / "sub" / "a.png")
+    (rows / "text.png").write_text("root:x:0:0")
+    (rows / "empty.png").touch()
+    (rows / "link.png").symlink_to(tmp_path / "secret.png")
+    (rows / "linked").symlink_to(tmp_path)
+
+    def images(*names):
+        row = Row({"images": [*names], "problem": "x", "answer": "1"}, "row 1")
+        (problem,) = geometry3k([row], Options(folder=rows))
+        return problem.images
+
+    assert images("sub/a.png") == (str((rows / "sub" / "a.png").resolve()),)
+    with pytest.raises(ValueError, match=rf"row 1.*{named}") as refused:
+        images("sub/a.png", image)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_picture_in_the_row_is_a_picture():
+    row = Row({"images": [{"bytes": b"root:x:0:0"}], "problem": "x", "answer": "1"}, "row 1")
+    with pytest.raises(ValueError, match=r"row 1.*picture"):
+        list(geometry3k([row], Options()))
+
+
+@pytest.mark.parametrize("name", ["../pets", "a" * 300, ".", "/etc", "a\0b"])
+def test_a_db_id_is_the_name_of_a_folder(read, databases, name):
+    rows = [{"db_id": name, "question": "q", "query": "SELECT 1"}]
+    with pytest.raises(ValueError, match="db_id"):
+        read("spider", rows, databases=databases)
+
+
 def test_geometry3k_pictures_of_the_hub_become_data_urls(tmp_path):
     picture = Image.new("RGB", (2, 1), "red")
     picture.save(tmp_path / "a.jpg")

@@ -5,8 +5,13 @@ with.
 """
 
 import gzip
+import json
+import re
+import socketserver
+import threading
 import time
 import tracemalloc
+from contextlib import suppress
 from email.utils import format_datetime
 
 import pytest
@@ -272,3 +277,26 @@ def test_a_prompt_that_is_no_unicode_is_sent():
     with server(lambda body: (200, completion(body["messages"][0]["content"]))) as (url, _):
         (found,) = sampled(url, [Problem("a", "\ud800", "")])
     assert found.response == "\ud800"
+
+
+class Twice(socketserver.StreamRequestHandler):
+    """Sends every answer twice, and keeps the connection."""
+
+    def handle(self):
+        while head := b"".join(iter(self.rfile.readline, b"\r\n")) if self.rfile.peek(1) else b"":
+            length = re.search(rb"(?i)content-length: (\d+)", head)[1]
+            body = json.loads(self.rfile.read(int(length)))
+            text = json.dumps(completion(body["messages"][0]["content"])).encode()
+            start = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text)
+            with suppress(OSError):
+                self.request.sendall((start + text) * 2)
+
+
+def test_an_answer_that_nobody_asked_for_is_no_answer():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Twice) as http:
+        http.daemon_threads = True
+        threading.Thread(target=http.serve_forever, args=[0.01]).start()
+        url = f"http://127.0.0.1:{http.server_address[1]}/v1"
+        found = sampled(url, PROBLEMS, concurrency=1, timeout=20)
+        http.shutdown()
+    assert {g.problem: g.response for g in found} == {p.id: p.prompt for p in PROBLEMS}

@@ -207,6 +207,30 @@ def test_where_it_is_kept(model, folder):
     assert str(parse_config(plain(model, out="here")).folder) == "here"
 
 
+LONG = "a" * 5000
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        (plain(out=LONG), "out"),
+        (plain({"run": LONG}), "model.run"),
+        (plain({"run": f"runs/{LONG[:256]}/x"}), "model.run"),
+        (plain({"policy": {"model_name": LONG}}), "model"),
+        (plain({"engine": "nemo_rl", "file": LONG}), "model.file"),
+        (plain({"engine": "nemo_rl", "file": "b/" * 150}), "out"),
+        (plain({**ENDPOINT, "name": LONG}), "out"),
+        *(
+            (plain(benchmarks={"math500": {key: LONG}}), f"benchmarks.math500.{key}")
+            for key in ("data", "databases", "verifier")
+        ),
+    ],
+)
+def test_names_that_no_path_can_hold(written, key):
+    (problem,) = problems_of(written)
+    assert problem.startswith(f"{key}: ") and "long" in problem and len(problem) < 300
+
+
 def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     code = (
         "import sys; from nemo_algos.cli import app\n"

@@ -182,6 +182,13 @@ def test_clusters_of_right_responses_alone():
     assert cluster_sizes(CHAIN, np.zeros(4, int), [0.5], "complete")[0].tolist() == []
 
 
+@pytest.mark.parametrize("method", ["single", "complete"])
+def test_a_similarity_under_the_threshold_by_rounding_alone_has_reached_it(method):
+    near = np.array([[1.0, 0.1 + 0.7], [0.1 + 0.7, 1.0]])  # 0.7999999999999999
+    assert cluster_sizes(near, np.ones(2, int), [0.8, 0.8001], method)[0].tolist() == [2]
+    assert cluster_sizes(near, np.ones(2, int), [0.8001], method)[0].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_single_clusters_are_the_connected_components(seed):
     rng = np.random.default_rng(seed)

@@ -205,6 +205,36 @@ def test_arguments_change_in_place_where_the_call_returns_none():
 
 
 @pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("def f(xs): xs.sort()", "f(a); assert a == [1, 2, 3]"),
+        ("def f(xs): xs.sort()", "f(xs=a); assert a == [1, 2, 3]"),
+        ("def f(n, *, xs): xs.append(n)", "f(4, xs=a); assert a == [3, 1, 2, 4]"),
+        (
+            "def f(*xs): xs[0].sort(); xs[1].clear()",
+            "b = [1]; f(*[a, b]); assert a[0] > len(b)",
+        ),
+        ("def f(**k): k['a'].sort()", "f(**{'a': a, 'b': 1}); assert a == [1, 2, 3]"),
+        ("def f(xs): xs[0].sort()", "b = [a, 1]; f(xs=b); assert b == [[1, 2, 3], 1]"),
+        ("def f(xs): xs[0].sort()", "f((a, 1)); assert a == [1, 2, 3]"),
+        ("def f(d): d['x'].append(1)", "d = {'x': []}; f(d=d); assert d == {'x': [1]}"),
+        (
+            "def f(d): d[1] = 2",
+            "import collections as c; d = c.defaultdict(int); f(d); assert d == {1: 2}",
+        ),
+        ("def f(s): s.add(1)", "s = set(); f(s=s); assert s == {1}"),
+        (
+            "class f:\n  def __init__(self): self.n = []\n  def to(self, out): out += self.n\n"
+            "  def put(self, n): self.n += n",
+            "b = []; s = f(); s.put(n=a); s.to(out=b); assert b == a == [3, 1, 2]",
+        ),
+    ],
+)
+def test_every_kind_of_argument_changes_in_place(program, tests):
+    assert verify(program, f"a = [3, 1, 2]\n{tests}") == 1.0
+
+
+@pytest.mark.parametrize(
     ("raised", "caught", "reward"),
     [
         ("ValueError('bad')", "ValueError as e: assert str(e) == 'bad'", 1.0),

@@ -31,6 +31,9 @@ def answer(tests, **more):
         "from dataclasses import dataclass\n@dataclass\nclass P:\n  x: str\n"
         "print(P(input()).x + '|' + input(), end='')",
         "print('a|b c', end='')\nraise SystemExit('bye')",
+        "import sys\nif len(sys.argv) > 1: sys.stdin = open(sys.argv[1])\n"
+        "print(input() + '|' + input(), end='')",
+        "import fileinput\nprint('|'.join(x.strip() for x in fileinput.input()), end='')",
     ],
 )
 def test_ways_to_read_and_write(program):

@@ -21,11 +21,19 @@ ONE_PERCENT = sympy.UnevaluatedExpr(HUNDREDTH)  # what a number is multiplied by
 EQUALS = re.compile(r"(?<![<>!\\])=|\\(?:approx|equiv)(?![a-z])")
 ELEMENT = re.compile(r",(?!\d{3}(?!\d))|;| or | and ")
 INEQUALITY = re.compile(r"[<>]|\\(?:[lg](?:eq?|t)(?![a-z])|[lg]eqslant)")
+UNEQUAL = re.compile(r",(?=[^,]*(?:\\neq?(?![a-z])|\\not\s*=))")  # x < 5, x \ne 3
+FALLING = re.compile(  # 5 > x > 3
+    r"([^<>,;]+?)(>|\\g(?:eq?|t)(?![a-z])|\\geqslant)([^<>,;]+?)"
+    r"(>|\\g(?:eq?|t)(?![a-z])|\\geqslant)([^<>,;]+?)(?=$| or | and )"
+)
+ABSOLUTE = re.compile(r"\||\\[lr]?vert(?![a-z])|\\abs(?![a-z])")
 JOINED = ((" or ", sympy.Union), (" and ", sympy.Intersection))
 EXACT, ROUNDED = 1e-9, 0.01  # relative differences
 
 
 def expression(text: str) -> Parsed:
+    if INEQUALITY.search(text):
+        text = FALLING.sub(_rising, UNEQUAL.sub(" and ", text))
     region = _region(text) if INEQUALITY.search(text) else None
     text = normalize_latex(without_remarks(text), NORMAL)
     try:
@@ -45,13 +53,19 @@ def _latex(text: str) -> sympy.Basic | sympy.MatrixBase:
         return sympy.FiniteSet(*(_latex(text.replace(r"\pm", sign)) for sign in "+-"))
 
 
+def _rising(match: re.Match[str]) -> str:
+    high, first, middle, second, low = match.groups()
+    less = [sign.replace(">", "<").replace(r"\g", r"\l") for sign in (second, first)]
+    return f"{low} {less[0]} {middle} {less[1]} {high}"
+
+
 def _region(text: str) -> sympy.Set | None:
-    """The set of what several inequalities, joined by "or" or by "and", hold for."""
+    """What |x| < 2 holds for, or several inequalities, joined by "or" or by "and"."""
     for word, joined in JOINED:
         if word in text:
             regions = [_region(part) or _solved(part) for part in text.split(word)]
             return None if None in regions else joined(*regions)
-    return None
+    return _solved(text) if ABSOLUTE.search(text) else None
 
 
 def _solved(text: str) -> sympy.Set | None:

@@ -71,6 +71,7 @@ SPELLINGS = _rules(
     (r"\\(?:checkmark|blacksquare)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
     (r"\\(?:boldsymbol|bm|mathbf|underline)\s*(?=\{)", ""),
     # words
+    (r"\\text\{ [A-Za-z][^{}]*\}", lambda match: re.sub(r"\^-?\d", "", match[0])),
     (r"\\(?:text|mathrm)\s*\{([ie])\}", r"\1"),
     (r"\\(?:mbox|text(?:bf|it|rm)|mathrm(?!\s*\{[Td]\}))\s*(?=\{)", r"\\text"),
     (r"(?<=\d)\s*\\operatorname\s*(?=\{)", r"\\text"),
@@ -80,6 +81,7 @@ SPELLINGS = _rules(
     (r"\\text\s*\{\s*([,.;:]?)\s*\}", r"\1"),
     (r"(?:\\text\s*\{\s*)?\b[Aa]ll real(?:s| numbers)\s*\}?", r"\\mathbb{R}"),
     (r"\\text\s*\{([^{}]*(?<![A-Za-z^])\d[^{}]*)\}", r"\1"),
+    (rf"((?:\\\$|[€£])\s*{NUMBER})\s*(?:\\text\s*\{{\s*)?[kK](?![a-z])\s*\}}?", r"\1*1000"),
     (r"\\\$|[€£]|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
     # numbers
     (r"\*\*", "^"),
@@ -124,16 +126,41 @@ SPELLINGS = _rules(
 )
 LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
 FOR_ALL = (
-    r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
+    r"(?:\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}|\\forall(?![a-z]))\s*"
+    r"[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
 )
+ENVIRONMENT = (  # of one cell; others are matrices, or undecided
+    r"\s*\\begin\s*\{(aligned|align\*?|gathered|gather\*?|split|equation\*?|array|center)\}"
+    r"(?:\s*\{[clr|\s]*\})?(.*)\\end\s*\{\1\}[\s.]*"
+)
+NAMED_LINE = r"\s*([a-zA-Z](?:_\{?\w\}?)?)\s*="
+
+
+def _unwrapped(match: re.Match[str]) -> str:
+    """The content of an environment: one line, a chain of equations, or one of each name."""
+    if r"\begin" in match[2]:
+        return match[2]
+    if match[1] == "array" and len(re.split(r"\\\\|(?<!\\)&", match[2])) > 1:
+        return match[0]
+    lines = [line for line in re.split(r"\\\\", match[2]) if line.strip()]
+    lines = [re.sub(r"(?<!\\)&", "", line) for line in lines]
+    if all(line.lstrip().startswith("=") for line in lines[1:]):
+        return " ".join(lines)
+    names = [name[1] for line in lines if (name := re.match(NAMED_LINE, line))]
+    return ", ".join(lines) if len({*names}) == len(lines) else match[0]
+
+
 # Of a whole answer: what stands at its ends.
 EDGES = _rules(
+    (rf"(?s)^{ENVIRONMENT}$", _unwrapped),
+    (rf"^(?:(?!{DOTS})[^=,;])*{DOTS}[^=,;]*=(?!.*{DOTS})", ""),  # 1+2+\\cdots+n = n(n+1)/2
     (r"\\\(|\\\)|\$", ""),
     (r"(?i)(?:\\text\s*\{)?\s*(?<![a-z])(?:percent(?:age)?|pct)(?![a-z])\s*\}?", r"\\%"),
     (rf"^\s*(?:\\text\s*\{{)?\s*\(?[A-H](?:\)|\.\s){SPACE}*(?:\}}|(?=\d))(?=.)", ""),  # (B) 42
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
+    (r"^(?:[a-zA-Z]|\\[a-z]+)\s*\\in(?![a-z])\s*", ""),  # x \in (1, 2)
     (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
     (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
@@ -159,9 +186,10 @@ REMARK = re.compile(
 # Words behind a number that take it back, add to it or multiply it.
 OPEN_WORDS = r"""
 or xor oder vs if unless except else otherwise maybe perhaps possibly probably alternatively
-not [a-z]+n't cannot wrong incorrect false fails? rejected excluded least most
-plus minus squared cubed doubled tripled factorial k lakhs? crores? [a-z]+illions? gross score
-pairs? couple half halves thirds fourths quarters [a-z]+[fnx]ths (?:seven|eigh|hundred|thousand)ths
+not [a-z]+n't cannot wrong incorrect false fails? rejected excluded least most bounds? exceeds?
+plus minus squared cubed doubled tripled factorial (?-i:k) k(?=\s+(?!per)[a-z]{2}) lakhs? crores?
+[a-z]+illions? gross score pairs? couple half halves thirds fourths quarters [a-z]+[fnx]ths
+(?:seven|eigh|hundred|thousand)ths
 two three four five six seven eight nine ten eleven twelve [a-z]+teen
 twenty thirty forty fifty sixty seventy eighty ninety
 """

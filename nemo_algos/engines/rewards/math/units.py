@@ -13,21 +13,41 @@ SIGN = re.compile(r"(\\\$|€|£)\s*([\d.,{}]*\d)")
 NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
 BASE = re.compile(r"(?<![a-zA-Z])\(?(\d+)\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
 MODULUS = re.compile(r"\s*\(?\s*\\?(?:text\s*\{\s*)?[pb]?mod(?![a-z])\s*\}?\s*\{?\s*(\d+)[}\s).]*$")
+_FACTOR = (
+    r"(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
+    r"(?:(?:\s*\^\s*\{?\s*|(?=\d))(?P<power>-?\d)(?:\s*\})?|\s+(?P<raised>squared|cubed))?"
+)
+FACTOR = re.compile(rf"[\s(]*(?P<per>/|\bper\b)?[\s(]*{_FACTOR}")
+_ONE = re.sub(r"\?P<\w+>", "?:", _FACTOR)
 UNIT = re.compile(
-    r"(?P<number>.*[\d)}])\s*(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
-    r"\s*(?:\^?\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?"
-    r"(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+)\s*(?:\^?\s*\{?\s*(?P<per_power>\d)\s*\}?)?)?[\s.]*$",
+    rf"(?P<number>.*?[\d)}}])\s*(?P<units>{_ONE}(?:(?:\s*(?:/|\bper\b)[\s(]*|\s+){_ONE})*)[\s.)]*$",
     re.DOTALL,
 )
 _WORD = r"\{\s*\\(?:text|textrm|mathrm|rm)\s*\{\s*([A-Za-z]+)\s*\}\s*"
 QUOTIENT = re.compile(rf"\\[dt]?frac\s*{_WORD}\}}\s*{_WORD}(\^\s*\{{?\s*\d\s*\}}?)?\s*\}}")
+GAP = r"(?:\s|~|\\[,;:! ])"
+_FONT = r"\\(?:text|textrm|mathrm|mathsf|rm)\s*\{"
+_POWER = r"\s*\^\s*(?:\{\s*-?\d\s*\}|-?\d)"
+_PIECE = (  # \mathrm{J\,K^{-1}}, \text{cm}^2, \mu\text{m}, \text{k}\Omega
+    rf"(?:(?:\\mu{GAP}*)?{_FONT}(?![dei]\}})"
+    rf"(?:[A-Za-z\s~/().-]|\\[,;:! ]|\\cdot(?![a-z])|{_POWER})*\}}"
+    rf"|(?:(?<=\\[ ,;:!])|(?<=~)|(?<=[kM]\}}))\\Omega(?![a-zA-Z]))(?:{_POWER})?"
+)
+IN_TEXT = re.compile(
+    rf"(?<=[\d)}}])(?:{GAP}|\\cdot(?![a-z])(?=\s*\\))*"
+    rf"{_PIECE}(?:(?:{GAP}|\\cdot(?![a-z])|/)*{_PIECE})*"
+)
+_BETWEEN = re.compile(r"\\cdot(?![a-z])|\\[,;:! ]|[~\s]")
 NOON = re.compile(r"(?i)\b([ap])\.?\s?m\b\.?")
 COMMAND = re.compile(r"\\[A-Za-z]+")
 POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
 SIGNS = {r"\$": "dollar", "€": "euro", "£": "pound"}
 # what sympy has under another name or not at all
 NAMES = {"in": "inch", "sec": "second", "min": "minute", "hr": "hour", "lb": "pound"}
-OTHERS = {name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "post")}
+PREFIXED = re.compile(r"([kMGTmunpc])(Pa|J|W|V|A|N|Hz|C|F|T|eV|H|K|mol|bar|cal|ohm|erg|g|m|s|L|Wb)")
+OTHERS = {
+    name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "post", "erg", "cal", "ev")
+}
 
 
 def unit(answer: str) -> Expr | None:
@@ -42,19 +62,32 @@ def unit(answer: str) -> Expr | None:
     if match := MODULUS.search(answer):
         return Symbol(f"modulus {int(match[1])}")
     match = UNIT.fullmatch(_plain(answer))
-    if match is None or not is_unit(match["word"], match["number"]):
+    if match is None:
         return None
-    raised, named = match["area"] or match["raised"], _named(match["word"])
-    power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
-    below = _named(match["per"]) if match["per"] else Integer(1)
-    if named is None or below is None:
+    factors = [*FACTOR.finditer(match["units"])]
+    if not is_unit(factors[0]["word"], match["number"]) and not TEXT.search(sloped(answer)):
         return None
-    return named ** int(power or 1) / below ** int(match["per_power"] or 1)
+    found, below = Integer(1), False
+    for factor in factors:
+        below = below or bool(factor["per"])
+        named = _named(factor["word"]) or _prefixed(factor["word"])
+        if named is None:
+            return None
+        raised = factor["area"] or factor["raised"]
+        power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else factor["power"]
+        found *= named ** (int(power or 1) * (-1 if below else 1))
+    return found
 
 
 def sloped(answer: str) -> str:
-    """`answer` with its quotients of units on a slope: m/s for \\frac{\\text{m}}{\\text{s}}."""
-    return QUOTIENT.sub(r"\\text{ \1/\2}\3", answer)
+    """`answer` with its unit in one \\text: \\text{ m/s} for \\frac{\\text{m}}{\\text{s}}."""
+    return IN_TEXT.sub(_in_one_text, QUOTIENT.sub(r"\\text{ \1/\2}\3", answer))
+
+
+def _in_one_text(match: re.Match[str]) -> str:
+    words = match[0].replace(r"\mu", "u").replace(r"\Omega", "ohm")
+    words = re.sub(rf"{_FONT}|[{{}}]", "", _BETWEEN.sub(" ", words))
+    return rf"\text{{ {' '.join(words.split())}}}"
 
 
 def is_unit(word: str, number: str) -> bool:
@@ -74,7 +107,14 @@ def _plain(answer: str) -> str:
     answer = NOON.sub(lambda match: "ante" if match[1] in "aA" else "post", answer)
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")
-    return NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))
+    plain = NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))
+    return re.sub(r"(?<=degree)\s+[CF]\b", "", plain)
+
+
+def _prefixed(word: str) -> Expr | None:
+    match = PREFIXED.fullmatch(word)
+    named = _named(match[2]) if match else None
+    return Symbol(match[1]) * named if match and named is not None else None
 
 
 def _named(word: str) -> Expr | None:

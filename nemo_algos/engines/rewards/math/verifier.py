@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
+from sympy import Eq, Expr, FiniteSet, Float, Interval, Number, Rational, Tuple, floor, log
 
 from nemo_algos.engines.rewards.answers import boxes, joined, tagged
 from nemo_algos.engines.rewards.math import expressions
@@ -21,17 +21,34 @@ from nemo_algos.engines.rewards.math.expressions import (
 from nemo_algos.engines.rewards.math.markup import without_markup
 from nemo_algos.engines.rewards.math.units import BASE, MODULUS, compound, unit
 
-TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
+TAIL, BOX, NEAR = 4096, 512, 80  # characters read: of the end, of a box, and behind a box
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
 BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{latex.SCALE_WORD})\b)")
 # what a box that is a part of something larger, or is taken back, has before or behind it
-BEFORE = re.compile(r"(?:[-+\d*/^]|\\(?:times|cdot|div)\s*|[=(]\s*-\s+)$")
+_FILLED = r"(?:(?:be|been|equals?|equal to|to|exactly|simply|just|an?|the|answer|value)\s+){0,4}"
+BEFORE = re.compile(
+    r"(?:[-+\d*/^]|[\w)}] +[<>]\s*|\\(?:times|cdot|div|neq?|not|[lg]t)\s*|\s!=\s*|[=(]\s*-\s+)$"
+    r"|(?i:\b(?:not|[a-z]+n['\u2019]t|cannot|never|neither|nor|anything but|other than|instead of"
+    rf"|rather than|except(?: for)?|excluding)\s+{_FILLED}"
+    r"|\b(?:wrong|incorrect|false)\s+(?:answer|result|value|solution|guess)\s*"
+    r"(?:(?:is|was|would be)\b|:)\s*)[\s$(\\\[*:]*$|(?:不是|不等于|并非|而非|不为)[\s$]*$"
+)
+_LEAD = r"(?:\b(?:no|wait|but|and|hmm+|actually|sorry|oops|so|this|that|which|it)\b[\s,.:]*){0,4}"
+_GOES = r"[\s$)\]\\.,;:!?*\u2013\u2014-]*"
 AFTER = re.compile(
-    r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
+    rf"(?i:{_GOES}{_LEAD}(?:['\u2019]s|\bis|\bwas|\bseems|\bmust be)\s+"
+    r"(?:(?:clearly|obviously|actually|also|definitely|certainly)\s+)?"
+    r"(?:wrong|incorrect|false|invalid|impossible|mistaken|an error|a mistake)\b"
+    r"(?!\s+(?:to|that|for)\b)"
+    rf"|{_GOES}{_LEAD}\b(?:(?:is|was|are|do|does|did|can|could|would)(?:n['\u2019]t|\s*not)"
+    r"|won['\u2019]t|will not)\s+(?:(?:be|an?|the|our|my|final|actually)\s+){0,3}"
+    r"(?:right|correct|true|valid|answer|solution|work|satisfy|hold|possible|what|it)\b)"
+    r"|[\s$,。]*(?:这|它)?(?:是)?(?:错|不对|不正确|不是)"
     r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
     r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
 )
-LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
+LETTER = re.compile(rf"(?<=[\d)}}])(?:\s*[A-Za-z](?<![kK])(?:\^\s*\{{?[23]\}}?)?|{latex.SPACE}+K)$")
+RESIDUES = re.compile(r"\s*-?\d+(?:\s*,\s*-?\d+)*\s*")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
 SET = re.compile(r"\s*(?:\\left)?\\\{")
 TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
@@ -79,7 +96,8 @@ def verify_math(response: str, answer: str) -> float:
     if not text or latex.undecided(text, gold.text) or not expressions.consistent(text):
         return 0.0
     words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
-    same_words = words.isalpha() and words == given
+    is_words = words.isalpha() or (words.isalnum() and re.search(r"[^\W\d]{3}", words))
+    same_words = bool(is_words) and words == given
     return float(same_words or _equal(gold, text, expression(text)))
 
 
@@ -87,7 +105,7 @@ def verify_math(response: str, answer: str) -> float:
 def _read_gold(answer: str) -> Gold:
     answer = latex.characters(answer)
     text = _spelled(answer, in_base=True)
-    if not re.search(r"\w", text):
+    if not re.search(r"\w", text) or re.fullmatch(r"(?i)[-+]?(?:nan|inf)", answer.strip()):
         what = f"the gold answer {answer!r} cannot be read"
         raise ValueError(f"{what}. Write the final answer only.")
     parsed = expression(text)[-1:] if compound(answer) else expression(text)
@@ -126,10 +144,19 @@ def _unboxed(tail: str) -> str:
 
 def _spelled(answer: str, in_base: bool) -> str:
     """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
-    if MODULUS.search(answer):
+    if modulus := MODULUS.search(answer):
         answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
+        if not in_base:
+            answer = _residues(answer, int(modulus[1]))
     answer = BASE.sub(lambda match: match[1] if in_base else _value(*match.groups()), answer)
     return latex.trimmed(latex.spell(answer))
+
+
+def _residues(answer: str, modulus: int) -> str:
+    """2 for 27 modulo 5; "?" where its value would have to be computed."""
+    if RESIDUES.fullmatch(answer) and modulus:
+        return ", ".join(str(int(number) % modulus) for number in answer.split(","))
+    return answer if re.search("[a-zA-Z]", answer) else "?"
 
 
 def _value(digits: str, base: str) -> str:
@@ -151,6 +178,10 @@ def _equal(gold: Gold, text: str, given: Parsed) -> bool:
     if gold.is_number and isinstance(other, Expr) and other.free_symbols:
         return False  # "0 apples, 5 pears" is 0 to math-verify
     if {_bracket(text), _bracket(gold.text)} == {"{", "("}:
+        return False
+    bounded, gold_bounded = (bool(expressions.INEQUALITY.search(x)) for x in (text, gold.text))
+    # math-verify takes 1 < x < 3 for the list 1, 3
+    if bounded != gold_bounded and isinstance(value if bounded else other, FiniteSet | Eq | Expr):
         return False
     if expressions.repeats(value) != expressions.repeats(other):
         return False

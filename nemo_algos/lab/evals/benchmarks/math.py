@@ -23,6 +23,7 @@ QUESTION = ("problem", "Problem", "question", "Question")
 ANSWER = ("answer", "Answer", "final_answer")
 SOLUTION = ("solution", "Solution")
 
+NO_NUMBER = re.compile(r"(?i)\s*[-+]?(?:nan|inf)\s*")  # JSON's NaN and 1e400
 LEADING_ZEROS = re.compile(r"0[0-9]+\Z")
 HAS_UNIT = re.compile(r"\\circ|\d\s*\\(text|mathrm|mbox)\b")
 
@@ -66,7 +67,7 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
 
     A whole float loses its ".0", a list is joined with ", " and loses its "$", a GSM8K answer is
     what follows "####" without commas, whole numbers lose leading zeros; without an answer it is
-    the last box of the solution. Raises ValueError where nothing is left.
+    the last box of the solution. Raises ValueError for nothing, NaN or an infinite number.
     """
     value = row.get(wording.output_key, *ANSWER)
     chat = row.get(wording.input_key)
@@ -85,6 +86,11 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
     if LEADING_ZEROS.match(gold):
         counts["golds with leading zeros"] += 1
         gold = str(int(gold))
+    if any(NO_NUMBER.fullmatch(part) for part in gold.split(",")):
+        raise ValueError(
+            f"{row.where} has the gold answer {gold}, which no response can equal. "
+            "Write the number, or remove the row."
+        )
     if not gold.strip():
         raise ValueError(f"{row.where} has an empty gold answer")
     return gold.strip()

@@ -16,6 +16,7 @@ PROMPT = (
     "Answer with one SQLite query in a ```sql block."
 )
 SPIDER_SECONDS, BIRD_SECONDS = 5.0, 30.0  # for one query; 30 is BIRD's own limit
+NAME = re.compile(r"(?!\.)[^/\0]{1,200}")
 EVIDENCE = "{question}\n\nEvidence: {evidence}"
 
 
@@ -57,6 +58,10 @@ def _path(databases: str, name: str) -> Path:
 def _schemas(rows: list[Row], options: Options) -> dict[str, str]:
     """db_id -> its CREATE statements. Raises ValueError where any database is missing."""
     names = sorted({row.text("db_id") for row in rows})
+    if odd := [name for name in names if not NAME.fullmatch(name)]:
+        raise ValueError(
+            f"the db_id {odd[0][:80]!r} is no name of a folder. It may have 200 letters, and no /."
+        )
     if not options.databases:
         raise ValueError(
             f"set `databases` to the folder of the {len(names)} SQLite files, "

@@ -13,10 +13,22 @@ from nemo_algos.lab.evals.benchmarks.source import Options
 from nemo_algos.lab.evals.problem import URLS, Problem
 
 MARK = "<image>"
+MAGIC = {  # how the file begins -> image/...
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "jpeg",
+    b"GIF87a": "gif",
+    b"GIF89a": "gif",
+    b"RIFF": "webp",
+    b"BM": "bmp",
+}
 
 
 def geometry3k(rows: list[Row], options: Options) -> Iterator[Problem]:
-    """`images`: paths (relative to the file), URLs, pictures; marks `<image>` leave the prompt."""
+    """`images`: pictures, URLs, paths beside or below the file; marks `<image>` leave the prompt.
+
+    Raises ValueError for a path elsewhere, through a link too, and for what is no picture: rows may
+    come from anyone, and their images are sent to the model's server.
+    """
     for place, row in enumerate(rows):
         question = row.text(*QUESTION)
         images = tuple(_image(image, row, options.folder) for image in row.list("images"))
@@ -33,19 +45,41 @@ def _image(image: Any, row: Row, folder: Path) -> str:
     if isinstance(image, dict):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, bytes):
-        return _data_url(image)
+        return _data_url(image, row.where)
     if isinstance(image, str):
-        if image.startswith(URLS):
-            return image
-        if not (path := folder / image).is_file():
-            raise ValueError(f"{row.where}: image {path} not found")
-        return str(path.resolve())
+        return image if image.startswith(URLS) else _beside(image, row, folder)
     if hasattr(image, "save"):
         image.save(png := io.BytesIO(), "PNG")
-        return _data_url(png.getvalue())
+        return _data_url(png.getvalue(), row.where)
     raise ValueError(f"{row.where}: an image must be a path, a URL or a picture, got {image!r}")
 
 
-def _data_url(image: bytes) -> str:
-    kind = "jpeg" if image.startswith(b"\xff\xd8") else "png"
+def _beside(image: str, row: Row, folder: Path) -> str:
+    shown = image[:80].replace("\0", "?")
+    try:
+        path = (folder / image.replace("\0", "?")).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{row.where}: image {shown!r} is outside the folder of the data file, and its "
+                "content would be sent to the model's server. Put it beside the file."
+            )
+        if not path.is_file():
+            raise ValueError(f"{row.where}: image {folder / shown} not found")
+        with path.open("rb") as file:
+            _kind(file.read(16), f"{row.where}: image {shown!r}")
+    except OSError as error:
+        raise ValueError(f"{row.where}: image {shown!r}: {error.strerror}") from None
+    return str(path)
+
+
+def _data_url(image: bytes, where: str) -> str:
+    kind = _kind(image, f"{where}: an image")
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def _kind(start: bytes, what: str) -> str:
+    kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+    if kind is None:
+        known = ", ".join(sorted({*MAGIC.values()}))
+        raise ValueError(f"{what} is no picture of a known kind ({known}). Convert or remove it.")
+    return kind

@@ -35,8 +35,8 @@ ASKED = {
 def serve(channel: socket.socket) -> None:
     """Run the first message, `[sources, script?]`, then answer `[what, args, kwargs]` for ever.
 
-    A reply is `["ok", value, args]`, args where a call that returned None may have changed them
-    (else null), or `["raise", builtin class name, message]`.
+    A reply is `["ok", value, [args, kwargs]]`, the latter where a call that returned None may have
+    changed them (else null), or `["raise", builtin class name, message]`.
     """
     objects = _Objects()
     while True:
@@ -59,6 +59,7 @@ class _Objects:
 
     def run(self, message: list[Any]) -> list[Any]:
         sources, is_script = message
+        sys.argv = [f"{NAME}.py"]  # else the zygote's
         # dont_inherit: the program's own __future__ imports, not this file's
         codes = (compile(s, "<solution>", "exec", dont_inherit=True) for s in sources)
         if is_script:
@@ -69,14 +70,16 @@ class _Objects:
         return ["ok", None, None]
 
     def ask(self, what: str, args: list[Any], kwargs: Any) -> list[Any]:
-        values = plain.decode(args, self._resolve)
-        result = ASKED[what](*values, **plain.decode(kwargs, self._resolve))
-        changed = plain.encode(values[1:], self._refer) if what == "call" and result is None else 0
+        values, named = (plain.decode(part, self._resolve) for part in (args, kwargs))
+        result = ASKED[what](*values, **named)
+        changed = None
+        if what == "call" and result is None:
+            changed = plain.encode([values[1:], [*named.values()]], self._refer)
         # An object of the program's own class keeps its methods, whatever it derives from.
         kind = values[0]
         made = what == "call" and isinstance(kind, type) and kind.__module__ == NAME
         reply = {"r": self._refer(result)} if made else plain.encode(result, self._refer)
-        return ["ok", reply, changed or None]
+        return ["ok", reply, changed]
 
     def _refer(self, value: Any) -> int:
         self._held.append(value)

@@ -80,8 +80,7 @@ class Program:
         result, changed = self._exchange(message)
         # Else a program could change what its answer is compared with.
         if what == "call" and result is None:
-            for old, new in zip(args[1:], changed or [], strict=False):
-                _update(old, new)
+            _update((args[1:], tuple(kwargs.values())), changed)
         return result
 
     def _exchange(self, message: list[Any]) -> tuple[Any, Any]:
@@ -179,14 +178,19 @@ def _reference(value: Any) -> int | str:
 
 
 def _update(old: Any, new: Any) -> None:
-    if type(old) is not type(new):
+    """Give `old`, or what a tuple holds, the content that the program made of it."""
+    kinds = (list, bytearray, deque, dict, set)
+    if isinstance(old, tuple) and isinstance(new, list | tuple):
+        for before, after in zip(old, new, strict=False):
+            _update(before, after)
+    elif not any(isinstance(old, kind) and isinstance(new, kind) for kind in kinds):
         return
-    if isinstance(old, list | bytearray):
+    elif isinstance(old, list | bytearray):
         old[:] = new
     elif isinstance(old, deque):
         old.clear()
         old.extend(new)
-    elif isinstance(old, dict | set):
+    else:
         old.clear()
         old.update(new)
 

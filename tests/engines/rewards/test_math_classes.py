@@ -1,0 +1,153 @@
+"""verify_math on units, inequalities, boxes taken back, moduli, environments, words and dots."""
+
+import pytest
+
+from nemo_algos.engines.rewards.math import verify_math
+
+# gold: what answers it, what does not; in a box, one a line
+IN_A_BOX = {
+    "300": (
+        r"""300\ \text{K}
+300\,\mathrm{K}
+T = 300~\mathrm{K}
+300 K
+300\ \text{K/s}
+300\ \mathrm{J\,mol^{-1}\,K^{-1}}
+300\ \text{J/(mol K)}
+300\,\text{k}\Omega
+300\ \Omega
+300\ \mathrm{T}
+300\ \text{N}\cdot\text{m}
+300\ \mu\text{m}
+300\text{ MeV}""",
+        r"""300k
+\$300\text{K}
+\$300K
+300\text{ k}
+300\text{K dollars}
+301\ \text{K}""",
+    ),
+    "300000": (r"\$300\text{K}", r"\$300\ \text{kg}"),
+    r"300\text{ K}": (r"300\ \mathrm{K}", "300\\ \\mathrm{kg}\n301\\ \\mathrm{K}"),
+    r"9.8\text{ m/s}^2": (
+        r"""9.8\ \mathrm{m\,s^{-2}}
+9.8\ \mathrm{m/s^2}
+9.8\ \text{m}\cdot\text{s}^{-2}
+9.8 m/s^2""",
+        r"""9.8\ \mathrm{m\,s^{-1}}
+9.8\ \mathrm{m\,s^2}
+9.8\text{ m/s}""",
+    ),
+    r"5\text{ J}": (r"5\ \mathrm{J}", "5\\text{ kJ}\n5\\text{ eV}\n5\\text{ W}"),
+    "5e10": (
+        r"5\times10^{10}\ \mathrm{erg\,s^{-1}\,cm^{-2}}",
+        r"5\times10^{11}\ \mathrm{erg\,s^{-1}\,cm^{-2}}",
+    ),
+    "1,3": ("x=1, x=3", "1<x<3\n1\\le x<3\n3>x>1\nx<1\\text{ or }x>3"),
+    r"\{1,3\}": ("1, 3", "1 < x < 3\n(1,3)"),
+    "x=1, x=3": ("1, 3", "1<x<3"),
+    r"\pm 2": ("-2, 2", "|x|<2\n-2<x<2\n|x|>2"),
+    r"15^\circ, 75^\circ": (r"75^\circ, 15^\circ", r"15^\circ<\theta<75^\circ"),
+    "x=3": ("3", "x<3\nx\\ge 3"),
+    "1<x<3": ("(1,3)\n3>x>1\nx \\in (1,3)", "1,3\n[1,3]\n3\\ge x>1"),
+    r"-\frac12<m<0": (r"0>m>-\frac12", "0\\ge m>-\\frac12\n-\\frac12, 0"),
+    "|x|<2": ("-2<x<2\n(-2,2)", "-2\\le x\\le 2\n-2, 2"),
+    r"(-\infty,-3)\cup(-3,5]": (
+        r"x\le 5, x\ne -3",
+        "x\\le 5\nx\\le 5, x\\ne 3\nx<5, x\\ne -3",
+    ),
+    "27": (
+        r"""\begin{aligned} 27 \end{aligned}
+\begin{array}{c} 27 \end{array}
+\begin{gathered}27\end{gathered}
+\begin{equation*} x = 27 \end{equation*}
+\begin{aligned} x &= 20 + 7 \\ &= 27 \end{aligned}
+27\text{ is the answer}
+27 \pmod{30}""",
+        r"""27 \mod 5
+27 \bmod 5
+27 \pmod{5}
+27^2 \bmod 5
+27\text{ is an upper bound}
+27\text{ does not work}
+\begin{aligned} 28 \end{aligned}
+\begin{aligned} x&=27\\ x&=28 \end{aligned}
+\begin{array}{c} 27 \\ 28 \end{array}
+\begin{array}{cc} 27 & 28 \end{array}""",
+    ),
+    "2": (r"27 \bmod 5", r"27 \bmod 6"),
+    "(1,2)": (
+        r"\begin{aligned} x &= 1 \\ y &= 2 \end{aligned}",
+        r"\begin{aligned} x &= 2 \\ y &= 1 \end{aligned}",
+    ),
+    r"\begin{pmatrix}1\\2\end{pmatrix}": (
+        r"\begin{aligned}\begin{pmatrix}1\\2\end{pmatrix}\end{aligned}",
+        r"\begin{aligned}\begin{pmatrix}2\\1\end{pmatrix}\end{aligned}",
+    ),
+    r"\text{June 20}": (
+        "\\text{June }20\nJune 20\n\\text{june } 20",
+        "\\text{June }21\n\\text{July }20\n20\nJune",
+    ),
+    "f(x)=x": ("f(x)=x,\\ \\forall x\nf(x)=x,\\ \\forall x\\in\\mathbb{R}", r"f(x)=2x,\ \forall x"),
+    r"\frac{n(n+1)}{2}": (
+        r"1+2+\cdots+n=\frac{n(n+1)}2",
+        "1+2+\\cdots+n=\\frac{n(n-1)}2\n1+2+\\cdots+n",
+    ),
+}
+
+
+@pytest.mark.parametrize("gold", IN_A_BOX)
+def test_a_box_of_each_class(gold):
+    right, wrong = (answers.split("\n") for answers in IN_A_BOX[gold])
+    assert [x for x in right if verify_math(rf"\boxed{{{x}}}", gold) == 0] == []
+    assert [x for x in wrong if verify_math(rf"\boxed{{{x}}}", gold) == 1] == []
+
+
+TAKEN_BACK = r"""
+The answer is not \boxed{27}.
+The answer cannot be \boxed{27}.
+It can't be $\boxed{27}$.
+The value isn't equal to \boxed{27}
+It is never the value \boxed{27}.
+The answer is anything but \boxed{27}.
+The wrong answer is \boxed{27}.
+The incorrect answer: \boxed{27}
+\boxed{27} is not the answer.
+$\boxed{27}$ isn't right.
+\boxed{27} is false.
+\boxed{27}? No, that is wrong.
+\boxed{27} - wait, that's wrong.
+\boxed{27} cannot be the answer.
+\boxed{27}, which is incorrect.
+\boxed{27} does not satisfy the equation.
+$x \neq \boxed{27}$
+$x < \boxed{27}$
+答案不是\boxed{27}
+\boxed{27}是错的
+""".strip().split("\n")
+
+KEPT = r"""
+It is not 28 but \boxed{27}.
+Since 28 is not prime, the answer is \boxed{27}.
+Not 26, not 28: \boxed{27}
+\boxed{27} is the answer, not 28.
+\boxed{27}. This is not a prime.
+The point $\boxed{27}$, is not on the line.
+Note that $x$ cannot be negative. \boxed{27}
+So the least value is $\boxed{27}$, which is not a square.
+\boxed{27}. It is wrong to take 28.
+There are at least $\boxed{27}$ of them.
+Hence $n \ge \boxed{27}$.
+So $3^3!=\boxed{27}$.
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize(("responses", "reward"), [(TAKEN_BACK, 0), (KEPT, 1)])
+def test_a_box_that_is_taken_back(responses, reward):
+    assert [x for x in responses if verify_math(x, "27") != reward] == []
+
+
+@pytest.mark.parametrize("gold", ["nan", "NaN", "inf", "-inf"])
+def test_a_gold_that_is_no_number_is_refused(gold):
+    with pytest.raises(ValueError, match="gold"):
+        verify_math(rf"\boxed{{{gold}}}", gold)
