@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from nemo_algos.config import first_line
 from nemo_algos.engines.local.low_precision import (
     E4M3_MAX,
-    SMALLEST_AMAX,
+    cast,
+    float32_scale,
     in_blocks,
     nvfp4_blocks,
 )
@@ -198,12 +199,14 @@ def lora(folder: Path, network: Network) -> Weights:
 
 def rounded(x: Tensor, rows: int, columns: int, bits: int = 0) -> Tensor:
     """x [...,N] with a scale a block; 0 rows or columns: all. bits: of an integer; 0: E4M3."""
-    most, flat = 2 ** (bits - 1) - 1 if bits else E4M3_MAX, x.float().flatten(0, -2)
+    flat = x.float().flatten(0, -2)
 
     def coarse(blocks: Tensor, largest: Tensor) -> Tensor:
-        scale = largest.clamp(min=SMALLEST_AMAX) / most
-        y = blocks / scale
-        return (y.round() if bits else y.to(torch.float8_e4m3fn).float()) * scale
+        if not bits:
+            dtype = torch.float8_e4m3fn
+            return cast(blocks, float32_scale(largest, dtype), dtype)
+        scale = (largest / (2 ** (bits - 1) - 1)).where(largest > 0, 1.0)
+        return (blocks / scale).round() * scale
 
     made = in_blocks(flat, rows or len(flat), columns or flat.shape[1], coarse)
     return made.view(x.shape).to(x.dtype)
