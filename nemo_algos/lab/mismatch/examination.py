@@ -23,6 +23,7 @@ Array = np.ndarray
 SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 ADOPTED = 8  # responses that decide whether --model lacks the adapter
+MOST = 0.5  # of the difference: then single tokens may be left
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 LIKELIER = 2.0  # nats, all tokens together; by chance in a case of 40, were the sum normal
 OTHER_WEIGHTS = (
@@ -184,10 +185,14 @@ def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:
-    """Of a side that is explained; of padding with logits of its own, where nearly all is."""
+    """Of a side that is explained, but for some tokens if it explains most of the others.
+
+    Of padding with logits of its own, where nearly all is.
+    """
     share = (side.level - side.left) / max(side.level, 1e-9)
     padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
-    if not side.explained and not padding:
+    most = side.usual and share > MOST
+    if not (side.explained or most or padding):
         return []
     return [Cause(k, name, v, share) for k, v in side.parameters.items()]
 

@@ -32,14 +32,16 @@ CHANCE = 3.0  # standard deviations of a difference of two counts
 class Outcome:
     """What became of a side. level, left: before and after, of the level of bf16's rounding.
 
-    parameters: by the causes' names; explained: whether the rest is rounding; far: tokens that no
-    rounding takes so far, and how far the furthest is, nats; near: what comes closest where it is
-    not explained, and the share that it explains; logits: as the state gives them.
+    parameters: by the causes' names; usual: whether the mean of the rest is rounding's; explained:
+    whether no single token is further off, too; far: how many are, and how far the furthest, nats;
+    near: what comes closest where it is not explained, and the share that it explains; logits: as
+    the state gives them.
     """
 
     parameters: dict[str, dict[str, Any]]
     level: float
     left: float
+    usual: bool
     explained: bool
     far: tuple[int, float]
     near: dict[str, float]
@@ -103,8 +105,9 @@ class Search:
         off = np.abs(self.side.record.value - now.fit.predicted)
         beyond = off[self.side.record.far(now.fit.predicted)]
         far = len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))
-        explained = now.level <= self.most and len(beyond) <= self.usual
-        return Outcome(named, *levels, explained, far, near, now.state, now.logits)
+        usual = now.level <= self.most
+        explained = usual and len(beyond) <= self.usual
+        return Outcome(named, *levels, usual, explained, far, near, now.state, now.logits)
 
     def _first(self, reached: Sequence[Reached]) -> Reached:
         """The one of the least level; of those that are alike the first."""

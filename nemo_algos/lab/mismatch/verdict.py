@@ -43,7 +43,7 @@ class Diagnosis:
     """verdict: the first cause's name, or clean, few, unknown; found: what was seen, a sentence.
 
     causes: the largest first; candidates: what it may be, where it is unknown; decode: gives the
-    text of a token's id, where there is a tokenizer.
+    text of a token's id, where there is a tokenizer; settled: the causes leave only rounding.
     """
 
     verdict: str
@@ -52,6 +52,7 @@ class Diagnosis:
     causes: list[Cause] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     decode: Callable[[int], str] | None = None
+    settled: bool = False
 
     @cached_property
     def where(self) -> list[Bucket]:
@@ -121,7 +122,7 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
 
 
 def _certain(tokens: Responses, found: str, cause: Cause) -> Diagnosis:
-    return Diagnosis(cause.name, found, tokens, [cause])
+    return Diagnosis(cause.name, found, tokens, [cause], settled=True)
 
 
 def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis | None:
@@ -213,19 +214,23 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     if not examination.unexplained:
         rest = f"the rest is rounding, in {count}"
         rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
-        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
+        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes, settled=True)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
-    text = f"no known cause explains the {' and '.join(examination.unexplained)} side"
-    text += f", in {count}"
-    for side in examination.unexplained:
-        far, furthest = examination.sides[side].far
+    sides = {name: examination.sides[name] for name in examination.unexplained}
+    unknown = [name for name, side in sides.items() if not side.usual]
+    text = f"no known cause explains the {' and '.join(unknown)} side" if unknown else "the rest"
+    text += f", in {count}" if unknown else f" is rounding, in {count}, but for single tokens"
+    for name, side in sides.items():
+        far, furthest = side.far
         share = far / examination.tokens
-        text += f". {far} of the {side}'s tokens ({share:.2%}) are further off than rounding"
+        text += f". {far} of the {name}'s tokens ({share:.2%}) are further off than rounding"
         text += f", up to {furthest:.2g} nats" * bool(far)
     if examination.routed:  # a dump has no routes, so flips between the sides are not tried
         text += f". {ROUTES}"
     if causes:
-        return Diagnosis(causes[0].name, text, tokens, causes, list(near))
+        named = {cause.name for cause in causes}
+        others = [name for name in near if name not in named]
+        return Diagnosis(causes[0].name, text, tokens, causes, others)
     if certain := _bookkeeping(tokens, examination.unexplained):
         return replace(certain, candidates=list(near))
     best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())

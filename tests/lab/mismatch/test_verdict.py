@@ -66,6 +66,10 @@ def divided(a):
     a["sampler_logprobs"] = a["sampler_logprobs"] / 0.6
 
 
+def divided_by_nearly_log_2(a):
+    a["sampler_logprobs"] = a["sampler_logprobs"] / 0.667
+
+
 @pytest.mark.parametrize(
     "plant, name, parameter",
     [
@@ -79,6 +83,7 @@ def divided(a):
         (retokenized, "retokenized", {"responses": 8}),
         (some_shifted, "shift", {"places": -1, "responses": 8, "of": 32}),
         (base_10_of_the_trainer, "log_base", {"base": 10}),
+        (divided_by_nearly_log_2, "log_factor", {"factor": pytest.approx(1 / 0.667, rel=0.01)}),
         (divided, "log_factor", {"factor": pytest.approx(1 / 0.6, rel=0.01)}),
     ],
 )

@@ -224,15 +224,15 @@ def rope_base(case: Case, attempt: Attempt) -> None:
     """Another base of the rotary embedding."""
     if rope := _rope(case):
         theta = rope["rope_theta"]
-        for base in sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta}):
-            attempt({"theta": base}, _rotary(case, rope_theta=base))
+        grid = sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta})
+        search_grid(attempt, "theta", grid, lambda base: _rotary(case, rope_theta=base))
 
 
 def rope_scaling(case: Case, attempt: Attempt) -> None:
     """Positions are divided by a factor (linear), or the model's own scaling is lost."""
     if rope := _rope(case):
-        for factor in (2.0, 4.0, 8.0, 0.5):
-            attempt({"factor": factor}, _rotary(case, rope_type="linear", factor=factor))
+        linear = lambda by: _rotary(case, rope_type="linear", factor=by)  # noqa: E731
+        search_grid(attempt, "factor", (0.5, 2.0, 4.0, 8.0), linear)
         if rope.get("rope_type", "default") != "default":
             attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
 

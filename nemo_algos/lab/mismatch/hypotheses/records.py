@@ -24,7 +24,7 @@ TIES = 2.2  # nats: of less than nine tokens alike
 REPEATED = 3  # tokens of one and the same value: no chance
 LAGS = (1, -1, 2, -2)  # tokens
 FEW = 0.05  # of the difference: a temperature of the logits leaves more than that
-ALIKE = 0.01  # of a factor
+ALIKE = 0.02  # of a factor
 BASES = {2: 1 / np.log(2), 10: 1 / np.log(10)}
 
 
@@ -131,13 +131,22 @@ def shifted(record: Record, expected: Array) -> Iterator[Fit]:
 def other_base(record: Record, expected: Array) -> Iterator[Fit]:
     """Logarithms to another base."""
     for base, factor in BASES.items():
-        yield Fit(expected * factor, {"log_base": {"base": base}})
+        if np.isclose(_factor(record, expected), factor, rtol=ALIKE):
+            yield Fit(expected * factor, {"log_base": {"base": base}})
+
+
+def _factor(record: Record, expected: Array) -> float:
+    """The record divided by what is expected, by least squares."""
+    return float((record.value @ expected) / max(expected @ expected, 1e-30))
 
 
 def scaled(record: Record, expected: Array) -> Iterator[Fit]:
     """All are multiplied by one factor, as where a temperature divides log-probs, not logits."""
-    factor = float((record.value @ expected) / max(expected @ expected, 1e-30))
-    left = np.abs(record.value - factor * expected).sum()
+    factor = _factor(record, expected)
+    if factor <= 0:
+        return
+    # the root: either side in the light of the other leaves the same
+    left = np.abs(record.value - factor * expected).sum() / np.sqrt(factor)
     bases = [x for by in BASES.values() for x in (by, 1 / by)]  # the other side may have the base
     if np.isclose(factor, bases, rtol=ALIKE).any():
         return
