@@ -18,6 +18,8 @@ NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 METRIC = "checkpointing.metric_name"
+BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
+ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
@@ -118,9 +120,14 @@ def save_time(run: Preflight) -> Iterator[Finding]:
 def best_metric(run: Preflight) -> Iterator[Finding]:
     """Checkpoints are ranked by a metric that is there when they are saved."""
     name, every = str(run[METRIC] or "train:"), run["grpo.val_period"] or 0
-    period = run["checkpointing.save_period"] or 1
+    period, higher = run["checkpointing.save_period"] or 1, "checkpointing.higher_is_better"
     if not run["checkpointing.enabled"]:
         return
+    if run[higher] is False and name.partition(":")[2] in BETTER:
+        yield warning(
+            higher,
+            f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
+        )
     if not name.startswith(("train:", "val:")):
         yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
     several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
@@ -144,6 +151,30 @@ def save_period(run: Preflight) -> Iterator[Finding]:
     if not saves and steps > LONG:
         reason = "and saves no checkpoint: it cannot resume, and the model is lost at its end"
         yield note("checkpointing.enabled", f"{what} {reason}. Set it to true.")
+
+
+def stop_loses(run: Preflight) -> Iterator[Finding]:
+    """The monitor ends a run between two saves."""
+    path, every = "mismatch.stop_above", run["checkpointing.save_period"] or 1
+    what = "the run ends without a save when the mismatch is above this limit"
+    if not run[path]:
+        return
+    if not run["checkpointing.enabled"]:
+        cure = "Set `checkpointing.enabled: true` and a short `checkpointing.save_period`"
+        yield warning(path, f"{what}, and no checkpoint is saved: all its work is lost. {cure}.")
+    elif every > 1:
+        lost = f"the work since the last checkpoint is lost, up to {every} steps"
+        yield note(path, f"{what}, and {lost}. To lose less, lower `checkpointing.save_period`.")
+
+
+def end(run: Preflight) -> Iterator[Finding]:
+    """Something bounds the run: the base configs have a million steps."""
+    path, epochs = "grpo.max_num_steps", run["grpo.max_num_epochs"]
+    if at(run.written, path) is not None or run[path] < ENDLESS:
+        return
+    or_sooner = "" if run.controlled else f", or after {epochs} epochs of its data"
+    what = f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}"
+    yield note(path, f"{what}. Set it to the steps that you want, such as 500.")
 
 
 def checkpoint_bytes(run: Preflight) -> float | None:
