@@ -7,6 +7,7 @@ from nemo_algos.config import at
 from nemo_algos.preflight.rehearsal.stage import Stage
 
 NAME, STOPS = "policy.tokenizer.name", "policy.generation.stop_token_ids"
+STRINGS = "policy.generation.stop_strings"
 
 
 def judge(stage: Stage, tokenizer: Any, config: Mapping[str, Any], before: str, after: str) -> None:
