@@ -21,6 +21,7 @@ FEW = 100  # words of validation, of which less tell nothing
 NUMBERING = re.compile(
     r"\A\s*(?:(?:problem|question|exercise|q)\s*)?#?\d+\s*[.):]\s", re.IGNORECASE
 )
+STYLE = re.compile(r"[{}$]|\\(?:left|right|text|mathrm|textbf|circ|[!,;: %])|\^\\circ")
 WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or one character
 
 
@@ -73,8 +74,9 @@ def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
 
 
 def _value(answer: object) -> str:
-    """An answer, so that 0.50 and 1/2 are one."""
-    text = squeeze(final(str(answer))).casefold()
+    """An answer, so that 0.50 and 1/2 are one, and so are LaTeX's ways to write one."""
+    text = STYLE.sub("", final(str(answer))).replace("dfrac", "frac").replace("tfrac", "frac")
+    text = squeeze(text).casefold().rstrip(".")
     try:
         return str(Fraction(text.replace(",", "")))
     except (ValueError, ZeroDivisionError):

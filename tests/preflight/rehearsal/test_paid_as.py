@@ -10,9 +10,8 @@ from nemo_algos.preflight.rehearsal.stage import Stage
 
 N = 20
 RIGHT, NOT = [1.0] * N, [0.0] * N
-SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(
-    (*paid_as.KINDS, "doubled", "short"), NOT
-)
+OTHERS = (*paid_as.KINDS, "doubled", "short")
+SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(OTHERS, NOT)
 
 
 def of_rows(*numbers, bad=1.0, good=0.0):
@@ -33,7 +32,7 @@ def judged(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewa
 CASES = {  # arguments, outcome, key, a word of the message
     "sound": ({}, "passed", "env.x", "20 of 20"),
     "graded": ({"wrong": [0.5] * N, "truncated": [0.2] * N}, "passed", "env.x", "20 of 20"),
-    "below zero": ({"gold": NOT, **dict.fromkeys(SOUND.keys() - {"gold", "again", "long"}, [-1.0] * N)},
+    "below zero": ({"gold": NOT, **dict.fromkeys(OTHERS, [-1.0] * N)},
                    "passed", "env.x", "20 of 20"),
     "nan": ({"wrong": of_rows(3, bad=math.nan)}, "failed", "env.x", "nan"),
     "always 0": ({"gold": NOT}, "failed", "env.x", "error: it"),
