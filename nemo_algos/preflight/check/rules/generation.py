@@ -88,6 +88,15 @@ def sampling(run: Preflight) -> Iterator[Finding]:
         yield error(f"{GENERATION}.temperature", f"{reason}. Set it to 1.0.")
 
 
+def stops(run: Preflight) -> Iterator[Finding]:
+    """A response is not over at the end of its first line."""
+    path = f"{GENERATION}.stop_strings"
+    blank = [text for text in run[path] or [] if not str(text).strip()]
+    if blank:
+        what = f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer"
+        yield warning(path, f"{what}. Remove it, unless an answer is one line.")
+
+
 def validation_sampling(run: Preflight) -> Iterator[Finding]:
     """Validation samples as training does, but for NeMo-Gym."""
     for key in ("temperature", "top_p", "top_k"):

@@ -11,7 +11,7 @@ from nemo_algos.engines.data.rows import Row, load
 from nemo_algos.preflight.check.keys import ENVIRONMENTS
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
-from nemo_algos.preflight.check.rules.data import datasets
+from nemo_algos.preflight.check.rules.data import MATH, datasets, environment
 from nemo_algos.preflight.check.typed import is_number
 
 READ = (".csv", ".json", ".jsonl", ".parquet")
@@ -44,6 +44,20 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
         what = f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows"
         reason = "NeMo-RL drops incomplete batches, so no step would be made"
         yield error(path, f"{what}. {reason}. Lower it, or add rows.")
+
+
+def solutions(run: Preflight) -> Iterator[Finding]:
+    """The answers are answers: verifiers of mathematics compare with all that a row has there."""
+    for path, data in datasets(run):
+        rows, key = _rows(data) or [], str(data.get("output_key") or KEYS["output_key"])
+        section = run[f"env.{environment(run, data)}"] or {}
+        maths = environment(run, data) in MATH or "math" in str(section.get("verifier") or "")
+        whole = [row for row in rows if "####" in str(row.get(key))]
+        if whole and maths:
+            what = f"{len(whole)} of {len(rows)} answers are whole solutions with `####`"
+            reason = "the verifier compares with all of it, so each response would earn 0"
+            cure = "Keep only what stands behind ####"
+            yield error(f"{path}.output_key", f"{what} ({whole[0].where}): {reason}. {cure}.")
 
 
 def held_out(run: Preflight) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """The run's surroundings: model files, checkpoints, the clock, logs."""
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 METRIC = "checkpointing.metric_name"
 BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
+SOME = 0.01  # share of ids up to which reserved ones may have been given names
 ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
@@ -75,6 +77,53 @@ def _home() -> Path:
 
 def _hub() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
+
+
+def own_tokenizer(run: Preflight) -> Iterator[Finding]:
+    """The ids that the model reads are those of its own tokenizer."""
+    path, model = "policy.tokenizer.name", str(run[NAME])
+    name = str(run[path])
+    if name == model:
+        return
+    cure = f"Set it to {model}, or remove it."
+    both = [_vocabulary(one) for one in (model, name)]
+    if all(both):
+        own, given = both
+        others = sum(given.get(number, token) != token for number, token in own.items())
+        if others > SOME * len(own):
+            what = f"in {name}, {others:,} of {len(own):,} ids are other tokens than in {model}"
+            yield error(path, f"{what}, so the model would read noise. {cure}")
+    elif _family(name) is None or _family(name) != _family(model):
+        reason = (
+            "it is not the model's own, and the model reads noise unless both have one vocabulary"
+        )
+        yield warning(path, f"{reason}. {cure}")
+
+
+def _family(name: str) -> str | None:
+    """Qwen2.5 of Qwen/Qwen2.5-1.5B-Instruct: its models share a vocabulary."""
+    found = re.match(r"(?:.*/)?([A-Za-z][\w.-]*?)-\d+(?:\.\d+)?[BbMm](?![A-Za-z])", name)
+    return found and found[1].lower()
+
+
+def _vocabulary(name: str) -> dict[int, str]:
+    """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here."""
+    hub = _hub() / f"models--{name.replace('/', '--')}" / "snapshots"
+    for folder, pattern in ((Path(name), ""), (hub, "*/")):
+        try:
+            file = next(folder.glob(f"{pattern}tokenizer.json"))
+            read = json.loads(file.read_text())
+            found = read["model"]["vocab"]
+            pairs = (
+                found.items()
+                if isinstance(found, dict)
+                else ((t, n) for n, (t, _) in enumerate(found))
+            )
+            added = {token["id"]: token["content"] for token in read.get("added_tokens") or []}
+            return {number: token for token, number in pairs} | added
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            continue
+    return {}
 
 
 def converted_model(run: Preflight) -> Iterator[Finding]:
