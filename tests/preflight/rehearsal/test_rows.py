@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, rows, verdict
+from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, reading, rows, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage, list_rows, share
 
@@ -70,6 +70,19 @@ def test_what_reaches_the_limit_is_masked():
 def test_a_bad_row_has_a_reason(bad, word):
     good, faulty = rows.read([DataSet(entry("1", "1")), DataSet(bad)], [1, 2])
     assert not good.fault and word in faulty.fault and faulty.number == 2
+
+
+def test_rows_that_are_split_off_are_told_from_those_of_a_file(tmp_path):
+    """NeMo-RL validates on a part of training's file, beside validation's own."""
+    parts = [DataSet(*[entry("1", "1")] * 9)]
+    own = DataSet(*[entry("2", "2")] * 3)
+    numbers = {"train": [*range(1, 10)], "validation": [10, 1, 2]}
+    loaded = datasets.Loaded(parts, own, numbers, {}, {}, [], 1)
+    for name in numbers:
+        reading._split(Stage(tmp_path, "data"), {"data": {"train": {}}}, loaded, name)
+    train, validation = (v.message for v in verdict.read(tmp_path))
+    assert "9" in train and "without 1" in train
+    assert "3" in validation and "with 1" in validation
 
 
 @pytest.mark.parametrize(

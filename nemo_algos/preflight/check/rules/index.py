@@ -64,6 +64,6 @@ RULES: tuple[Rule, ...] = (
     rows.row_keys, rows.enough_rows, rows.solutions, rows.held_out, rows.validation_environment,
     rewards.own_rewards,
     run.model_there, run.own_tokenizer, run.converted_model, run.model_known, run.save_time,
-    run.best_metric, run.save_period, run.stop_loses, run.end, run.checkpoint_space, run.resumes, run.wandb,
-    run.validation_goal, run.traces, run.probes, run.save_format,
+    run.best_metric, run.save_period, run.stop_loses, run.end, run.checkpoint_space, run.resumes,
+    run.wandb, run.validation_goal, run.traces, run.probes, run.save_format,
 )  # fmt: skip
