@@ -22,6 +22,8 @@ from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 
 Record = TypeVar("Record", Method, LossTerm)
 
+WITH_CRITIC = ("a2c", "actor_critic", "ppo", "vapo", "vc_ppo")
+
 
 def build(
     method: dict[str, Any] | str | Method,
@@ -139,6 +141,10 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
     if not isinstance(name, kind) and not (isinstance(name, str) and ":" in name):
         what = "method" if kind is Method else "term"
         hint = did_you_mean(str(name), list(known))
+        if str(name).lower() in WITH_CRITIC:
+            hint = (
+                ". It trains a critic, and no method here has one: `nemo-algos methods` lists them"
+            )
         raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
     record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):

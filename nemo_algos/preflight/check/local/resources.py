@@ -65,7 +65,7 @@ def data_files(run: LocalRun) -> Iterator[Finding]:
     for name, split in splits.items():
         try:
             if split:
-                read(split)
+                read(split, f"data.{name}")
         except ValueError as problem:
             yield error(f"data.{name}.data_path", str(problem))
 

@@ -221,7 +221,7 @@ def end(run: Preflight) -> Iterator[Finding]:
     path, epochs = "grpo.max_num_steps", run["grpo.max_num_epochs"]
     if at(run.written, path) is not None or run[path] < ENDLESS:
         return
-    or_sooner = "" if run.controlled else f", or after {epochs} epochs of its data"
+    or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
     what = f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}"
     yield note(path, f"{what}. Set it to the steps that you want, such as 500.")
 
