@@ -1,8 +1,16 @@
 """Values that NeMo-RL's own types, or its code, cannot take: each is refused at its key."""
 
-import pytest
+import json
+from typing import get_args
 
+import pytest
+from pydantic import BaseModel
+
+from nemo_algos.config import ConfigError, apply_overrides, find, read, resolve, validate
+from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.judge import check
+from nemo_algos.preflight.check.rules import values
+from nemo_algos.preflight.check.snapshot import VERSIONS, load
 from nemo_algos.preflight.check.typed import expected, fits
 
 LORA = "policy.dtensor_cfg.lora_cfg"
@@ -110,3 +118,62 @@ def test_a_schema_judges_a_value(schema, right, wrong):
     assert all(fits(schema, value) for value in right)
     assert not any(fits(schema, value) for value in wrong)
     assert not wrong or expected(schema)
+
+
+# whole numbers that may be below 0: -1 stands for all or never, or a rule of its own judges them
+BELOW_0 = {
+    "grpo.val_period",
+    "grpo.val_start_at",
+    "policy.generation._pad_token_id",
+    "policy.generation.top_k",
+    "policy.generation.val_top_k",
+    "policy.max_grad_norm",
+}
+# where 0 means off, none, the first, or any
+AT_0 = (
+    "cluster.master_port_range", "data.default.min_", "data.default.seed", "data.num_workers",
+    "data.train.min_", "data.train.seed", "data.validation.min_", "data.validation.seed",
+    "checkpointing.ft_keep_latest_k", "checkpointing.keep_top_k",
+    "grpo.async_grpo.max_generation_failures", "grpo.reward_shaping.overlong_buffer_length",
+    "grpo.seed", "logger.num_val_samples_to_print", "policy.generation.port_range",
+    "policy.generation.refit_cfg.sparse", "policy.generation.vllm_cfg.http_refit_server_port",
+    "policy.generation.vllm_cfg.zmq_refit_server_port", "policy.megatron_cfg.cuda_graph_warmup",
+    "policy.megatron_cfg.empty_unused_memory_level", "policy.megatron_cfg.mtp_num_layers",
+    "policy.megatron_cfg.scheduler.lr_warmup_iters", "reward_penalties.token_ids",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_whole_number_is_below_its_range(version):
+    """All of NeMo-RL's keys, with -1 and with 0."""
+    plain = {"policy": {"generation": {"backend": "vllm"}}}
+    judging = values._judging(plain, load(version).schema)
+    whole = {path: kind for path, kind in judging.items() if '"integer"' in json.dumps(kind)}
+    assert len(whole) > 80
+    assert {path for path, kind in whole.items() if fits(kind, -1)} <= BELOW_0
+    zero = {path for path, kind in whole.items() if fits(kind, 0)} - BELOW_0
+    assert not {path for path in zero if not path.startswith(AT_0)}
+
+
+def _whole_numbers(annotation, path):
+    if annotation is int:
+        yield path
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from _whole_numbers(field.annotation, f"{path}.{name}".removeprefix("."))
+    else:
+        for part in get_args(annotation):
+            yield from _whole_numbers(part, path)
+
+
+@pytest.mark.parametrize("path", dict.fromkeys(_whole_numbers(LocalConfig, "")))
+def test_no_whole_number_of_the_embedded_engine_is_below_its_range(path):
+    """What a run could not honour is refused by the schema: no -1 stands for anything."""
+    with pytest.raises(ConfigError) as error:
+        validate(LocalConfig, resolve(apply_overrides(read(find("etr.yaml")), [f"{path}=-1"])))
+    assert any(f.path.startswith(path) for f in error.value.findings)
+
+
+def test_the_embedded_engine_asks_for_the_models_own_tokenizer():
+    found = check("math.yaml", ["policy.model_name=one", "policy.tokenizer.name=other"], "main")
+    assert "policy.tokenizer.name" in [f.path for f in found if f.severity == "error"]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nemo_algos.engines.rewards.answers import boxed
-from nemo_algos.preflight.rehearsal import rewards, verdict
+from nemo_algos.preflight.rehearsal import rewards, scoring, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage
 
@@ -123,3 +123,21 @@ def test_a_stop_string_before_the_answer(stop, outcome, tmp_path):
     found = judged(tmp_path, sound, stops=[stop])
     stopped = [v for v in found if v.key == "policy.generation.stop_strings"]
     assert [v.outcome for v in stopped] == ["failed"] * (outcome == "failed")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("ImportError('libx.so: failed to map segment from shared object')", True),
+        ("MemoryError()", True),
+        ("KeyError('x')", False),
+    ],
+)
+def test_too_little_memory_names_the_key_of_it(raised, said, tmp_path, monkeypatch):
+    name = f"tight_{len(raised)}"
+    (tmp_path / f"{name}.py").write_text(f"def score(response, answer):\n    raise {raised}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    judge = object.__new__(scoring.Judge)
+    judge.section = {"verifier": f"{name}:score"}
+    judge.ours = True
+    assert ("memory_mb: 2048" in judge.reason("x", "1")) == said

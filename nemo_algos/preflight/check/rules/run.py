@@ -13,7 +13,7 @@ from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.decided import TRACE, TRACED
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
@@ -79,11 +79,11 @@ def _hub() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
 
 
-def own_tokenizer(run: Preflight) -> Iterator[Finding]:
-    """The ids that the model reads are those of its own tokenizer."""
+def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
+    """The ids that the model reads are those of its own tokenizer, in either engine."""
     path, model = "policy.tokenizer.name", str(run[NAME])
     name = str(run[path])
-    if name == model:
+    if run[path] is None or name == model:
         return
     cure = f"Set it to {model}, or remove it."
     both = [_vocabulary(one) for one in (model, name)]

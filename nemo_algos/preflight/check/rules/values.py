@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, set_at
 from nemo_algos.preflight.check.controller_schema import SECTION, type_findings
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, SPLITS
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.typed import Schema, is_number, misfits
 
@@ -49,7 +50,19 @@ FROM_1 = (
     f"{MCORE}.num_layers_in_last_pipeline_stage", f"{MCORE}.peft.alpha", f"{MCORE}.peft.dim",
     f"{MCORE}.pipeline_model_parallel_size", f"{MCORE}.scheduler.lr_decay_iters",
     f"{MCORE}.tensor_model_parallel_size", "policy.sequence_packing.logprob_mb_tokens",
-    "policy.sequence_packing.train_mb_tokens",
+    "policy.sequence_packing.train_mb_tokens", "cluster.segment_size",
+    "data_plane.global_segment_size", "data_plane.local_buffer_size",
+    "data_plane.num_storage_units", "data_plane.storage_capacity",
+    "grpo.reward_shaping.max_response_length", f"{MCORE}.hybridep_num_ranks_per_nvlink_domain",
+    f"{MCORE}.moe_hybridep_num_sms", f"{MCORE}.moe_router_group_topk",
+    f"{MCORE}.moe_router_num_groups", "policy.quant_batch_size", "policy.quant_calib_size",
+    "policy.quant_sequence_length",
+    *(f"data.{split}.{key}" for split in SPLITS
+      for key in ("num_frames", "video_target_num_patches", "video_temporal_patch_size")),
+    *(f"on_policy_distillation.non_colocated_teachers.default_teacher_cfg.{key}" for key in (
+        "context_parallel_size", "expert_model_parallel_size", "gpus_per_node",
+        "micro_batch_size", "num_nodes", "pipeline_model_parallel_size",
+        "tensor_model_parallel_size")),
 )  # fmt: skip
 FROM_0 = (
     "data.num_workers", "grpo.async_grpo.max_generation_failures", "grpo.seed",
@@ -60,8 +73,14 @@ FROM_0 = (
     f"{MCORE}.optimizer.clip_grad", f"{MCORE}.optimizer.min_lr",
     f"{MCORE}.optimizer.weight_decay", f"{MCORE}.scheduler.lr_warmup_init",
     f"{MCORE}.scheduler.lr_warmup_iters",
-    *(f"data.{split}.{key}" for split in ("train", "validation", "default")
-      for key in ("seed", "split_validation_size")),
+    "cluster.master_port_range_high", "cluster.master_port_range_low",
+    "grpo.reward_shaping.overlong_buffer_length", f"{GENERATION}.port_range_high",
+    f"{GENERATION}.port_range_low", f"{VLLM}.http_refit_server_port",
+    f"{VLLM}.zmq_refit_server_port", f"{MCORE}.cuda_graph_warmup_steps",
+    f"{MCORE}.empty_unused_memory_level", "reward_penalties.token_ids.think_close",
+    "reward_penalties.token_ids.think_open",
+    *(f"data.{split}.{key}" for split in SPLITS
+      for key in ("min_generation_tokens", "seed", "split_validation_size")),
 )  # fmt: skip
 ABOVE_0 = (
     "logger.gpu_monitoring.collection_interval", "logger.gpu_monitoring.flush_interval",
@@ -94,7 +113,7 @@ def repair(
     unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
     wrong = [*_absent(plain, unset), *type_findings(plain)]
     wrong += misfits(plain, _judging(plain, schema))
-    wrong += _untyped(plain, base, base, schema)
+    wrong += _unlike_base(plain, base, base)
     wrong = [*{finding.path: finding for finding in reversed(wrong)}.values()][::-1]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value: Any = OmegaConf.select(tree, path)
@@ -115,11 +134,8 @@ def _judging(plain: Mapping[str, Any], schema: Mapping[str, Schema]) -> dict[str
     for path in [path for path in kept if path.startswith(f"{VLLM}.") or path == OURS]:
         kept[path] = {"anyOf": [kept[path], {"type": "null"}]}
     narrowed = {path: _narrowed(kept[path], more) for path, more in RANGES.items() if path in kept}
-    named = plain.get("env")
     of_env = {
-        f"env.{name}.{key}": kind
-        for name in (named if isinstance(named, Mapping) else ())
-        for key, kind in OF_ENVIRONMENTS.items()
+        f"env.{name}.{key}": kind for name in ENVIRONMENTS for key, kind in OF_ENVIRONMENTS.items()
     }
     most = {path: _narrowed(narrowed[path], {"maximum": MOST}) for path in POSITIVE if path in kept}
     return kept | narrowed | most | of_env
@@ -141,18 +157,14 @@ def _absent(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
             yield Finding(path, "must be a whole number from 1, got null")
 
 
-def _untyped(
-    found: Mapping[str, Any],
-    section: Mapping[str, Any],
-    base: Mapping[str, Any],
-    schema: Mapping[str, Schema],
-    above: str = "",
+def _unlike_base(
+    found: Mapping[str, Any], section: Mapping[str, Any], base: Mapping[str, Any], above: str = ""
 ) -> Iterator[Finding]:
-    """Keys without a type of their own, such as an optimizer's, against NeMo-RL's own values."""
+    """Against NeMo-RL's own values: keys without a type, and sections that are not enabled."""
     for key, like in section.items():
         value, path, like = found.get(key), f"{above}{key}", _referred(like, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
-            yield from _untyped(value, like, base, schema, f"{path}.")
+            yield from _unlike_base(value, like, base, f"{path}.")
         elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
             yield Finding(path, f"must be {wrong}, got {value!r}")
 
