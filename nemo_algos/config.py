@@ -274,7 +274,7 @@ def _override(config: DictConfig, written: str, behind: str = "") -> Finding | N
     """
     key, equals, value = written.lstrip("+").partition("=")
     if written != written.encode(errors="replace").decode():
-        return Finding("", f"override {written!a}: it is no UTF-8. Write it anew.")
+        return Finding("", f"override {written!a}: it is not valid UTF-8. Write it in UTF-8.")
     if not equals or not all(key.split(".")):
         apart = behind and "=" not in behind and "." in key and all(key.split("."))
         hint = f", with the value behind the sign: {key}={behind}" if apart else ""

@@ -142,9 +142,8 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
         what = "method" if kind is Method else "term"
         hint = did_you_mean(str(name), list(known))
         if str(name).lower() in WITH_CRITIC:
-            hint = (
-                ". It trains a critic, and no method here has one: `nemo-algos methods` lists them"
-            )
+            cure = "`nemo-algos methods` lists the methods"
+            hint = f". It trains a critic, which is not supported. {cure}"
         raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
     record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):

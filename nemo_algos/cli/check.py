@@ -46,7 +46,7 @@ def check(
     theirs = load_config(config, [], "train").get("engine") == "nemo_rl"
     if nemo_rl and not theirs and not any(o.startswith("engine=") for o in overrides or []):
         what = "`--nemo-rl` names the NeMo-RL for a config with `engine: nemo_rl`"
-        raise ValueError(f"{what}, and {config} is for the embedded engine. Leave it out.")
+        raise ValueError(f"{what}, and {config} is for the embedded engine. Remove the option.")
     limit = _limit(time)
     named = (nemo_rl,) if nemo_rl else versions(config)
     per_version = {v: checked(config, overrides or [], v, limit) for v in named}

@@ -91,7 +91,7 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
     if len({_value(answer) for answer in answers}) == 1:
         stage.warning(
             f"All {len(train):,} training rows have the answer {cut(answers[0], 60)!r}: the policy "
-            "would learn to write that alone. Check output_key.",
+            "would learn to write nothing else. Check output_key.",
             "data.train",
         )
     elif all(answer.isdecimal() for answer in answers):

@@ -155,7 +155,7 @@ def _check_noise(stage: Stage, key: str, scores: Scores) -> bool:
             f"`{key}` gives other rewards when it is asked again, for "
             f"{share(len(moved), len(scores.rows))} right responses ({first:g}, then {then:g} in "
             f"row {number:,}): noise, or a state that it keeps. The policy would be trained on "
-            "that. Make the reward depend on the response and the answer alone.",
+            "that. Make the reward depend only on the response and the answer.",
             key,
         )
     return bool(moved)
@@ -176,7 +176,7 @@ def _check_sentences(stage: Stage, key: str, scores: Scores) -> None:
         say(
             f"The answers of {share(len(unpaid), len(scores.rows))} rows are sentences "
             f"({list_rows([row.number for row in unpaid])}, as {cut(unpaid[0].answer, 60)!r}), and "
-            f"`{key}` pays the whole sentence and not its number. Keep the number alone under "
+            f"`{key}` pays the whole sentence and not its number. Keep only the number under "
             "output_key.",
             key,
         )
@@ -190,7 +190,8 @@ def _check_sizes(stage: Stage, key: str, scores: Scores) -> None:
     if far:
         stage.warning(
             f"`{key}` gives {far[0][0]:g} for the right answer of row {far[0][1].number:,}, and "
-            f"{usual:g} usually: such a row would decide a step alone. Bound the reward.",
+            f"{usual:g} usually: such a row would outweigh all others of its step. "
+            "Bound the reward.",
             key,
         )
     pairs = zip(scores.rewards["gold"], scores.rewards["long"], strict=True)

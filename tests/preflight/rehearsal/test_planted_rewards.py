@@ -7,11 +7,12 @@ import re
 import pytest
 
 from nemo_algos.engines.rewards.answers import boxed
+from nemo_algos.engines.rewards.pool import Verdict
 from nemo_algos.preflight.rehearsal import rewards, scoring, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage
 
-PROMPT = "Think step by step, and put the answer into \\boxed{}."
+PROMPT = "2 + 3 = ? \\boxed{}"
 ROWS = [Row(n, "sums", f"What is {n} + {n + 7}?", str(2 * n + 7)) for n in range(1, 201)]
 
 
@@ -125,19 +126,36 @@ def test_a_stop_string_before_the_answer(stop, outcome, tmp_path):
     assert [v.outcome for v in stopped] == ["failed"] * (outcome == "failed")
 
 
+class Pool:
+    """As VerifierPool, of one outcome."""
+
+    verdict = Verdict(0.0, "ok")
+
+    def __init__(self, verifier, **settings):
+        self.settings = settings
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def score(self, responses, answers):
+        return [self.verdict]
+
+
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("status", "detail", "small"),
     [
-        ("ImportError('libx.so: failed to map segment from shared object')", True),
-        ("MemoryError()", True),
-        ("KeyError('x')", False),
+        ("error", "ImportError: libx.so: failed to map segment from shared object", True),
+        ("memory", "", True),
+        ("error", "KeyError: x", False),
     ],
 )
-def test_too_little_memory_names_the_key_of_it(raised, said, tmp_path, monkeypatch):
-    name = f"tight_{len(raised)}"
-    (tmp_path / f"{name}.py").write_text(f"def score(response, answer):\n    raise {raised}\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_too_little_memory_names_the_key_of_it(status, detail, small, monkeypatch):
+    monkeypatch.setattr(Pool, "verdict", Verdict(0.0, status, detail))
+    monkeypatch.setattr(scoring, "VerifierPool", Pool)
     judge = object.__new__(scoring.Judge)
-    judge.section = {"verifier": f"{name}:score"}
+    judge.section = {"verifier": "math", "memory_mb": 2048}
     judge.ours = True
-    assert ("memory_mb: 2048" in judge.reason("x", "1")) == said
+    assert ("memory_mb: 2048" in judge.reason("x", "1")) == small

@@ -74,7 +74,7 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
             yield error(f"{KWARGS}.{key}", f"{reason}.{own}")
         elif key in NO_ARGUMENT:
             yield error(
-                f"{KWARGS}.{key}", f"vLLM's engine has no such argument. {NO_ARGUMENT[key]}"
+                f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
             )
 
 

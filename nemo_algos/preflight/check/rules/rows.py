@@ -73,7 +73,7 @@ def held_out(run: Preflight) -> Iterator[Finding]:
             rows = _rows(data)
             taken = f"{_held_out(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
             what = f"it is {size}, so NeMo-RL moves {taken} of training into validation"
-            reason = "although `data.validation` has rows of its own, and scores both together"
+            reason = "although `data.validation` is set, and scores both together"
             say = warning if rows and at(run.written, key) is None else note
             yield say(key, f"{what}, {reason}. Set it to 0 to train on all rows.")
 

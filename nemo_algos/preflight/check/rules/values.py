@@ -54,6 +54,7 @@ FROM_1 = (
     "data_plane.global_segment_size", "data_plane.local_buffer_size",
     "data_plane.num_storage_units", "data_plane.storage_capacity",
     "grpo.reward_shaping.max_response_length", f"{MCORE}.hybridep_num_ranks_per_nvlink_domain",
+    f"{MCORE}.linear_ce_fusion_chunk_size",
     f"{MCORE}.moe_hybridep_num_sms", f"{MCORE}.moe_router_group_topk",
     f"{MCORE}.moe_router_num_groups", "policy.quant_batch_size", "policy.quant_calib_size",
     "policy.quant_sequence_length",
