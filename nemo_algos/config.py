@@ -6,35 +6,96 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 
 import difflib
 import functools
+import json
 import pickle
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 SECRET = 8  # characters of what an environment variable holds, from which on it is not shown
-_FROM_ENVIRONMENT: dict[str, str] = {}  # a value -> the ${oc.env:NAME} that gave it
+_FROM_ENVIRONMENT: dict[str, str] = {}  # a value, as shown -> the ${oc.env:NAME} that gave it
+# what a config's interpolations may come to: a few lines of them can take all memory
+EVALUATIONS, CHARACTERS = 10_000, 4_000_000
+TOO_MUCH = (
+    f"the interpolations of this config come to more than {EVALUATIONS:,} values or "
+    f"{CHARACTERS:,} characters. Remove some."
+)
+_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 def _of_environment(name: str, *default: str | None) -> str | None:
     """OmegaConf's own resolver, whose values are remembered."""
     value = oc.env(name, *default)
-    if isinstance(value, str) and len(value) >= SECRET:
-        _FROM_ENVIRONMENT[value] = f"${{oc.env:{','.join(map(str, (name, *default)))}}}"
+    written = f"${{oc.env:{','.join(map(str, (name, *default)))}}}"
+    whole = [value, " ".join(value.split()), *value.splitlines()] if isinstance(value, str) else []
+    for text in whole:  # and as an error shows it, quoted
+        for shown in (text, repr(text)[1:-1], json.dumps(text)[1:-1]):
+            if len(shown) >= SECRET:
+                _FROM_ENVIRONMENT[shown] = written
     return value
 
 
 with warnings.catch_warnings(action="ignore"):  # of names that are OmegaConf's own
     OmegaConf.register_new_resolver("oc.env", _of_environment, replace=True)
+
+
+@contextmanager
+def _bounded() -> Iterator[list[int]]:
+    """What interpolations may still cost: of all in this context, else of one alone."""
+    if (left := _LEFT.get()) is not None:
+        yield left
+        return
+    token = _LEFT.set([EVALUATIONS, CHARACTERS])
+    try:
+        yield _LEFT.get() or []
+    finally:
+        _LEFT.reset(token)
+
+
+def _counted(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of OmegaConf by which a text gets a value, which then is within what is left."""
+
+    @functools.wraps(evaluate)
+    def counted(*args: Any, **keywords: Any) -> Any:
+        with _bounded() as left:
+            found = evaluate(*args, **keywords)
+            left[0] -= 1
+            plain = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+            left[1] -= len(str(plain))
+            if min(left) < 0:
+                raise InterpolationResolutionError(TOO_MUCH)
+            return found
+
+    return counted
+
+
+for _method in ("_resolve_node_interpolation", "_evaluate_custom_resolver"):
+    setattr(Container, _method, _counted(getattr(Container, _method)))
+
+
+def _nodes(node: Any, known: dict[int, int]) -> int:
+    """How many values a node comes to, a section counted wherever an interpolation puts it."""
+    found = node._maybe_dereference_node()
+    if not isinstance(found, Container) or found._is_none() or found._is_missing():
+        return 1
+    if id(found) not in known:
+        keys = range(len(found)) if isinstance(found, ListConfig) else found
+        known[id(found)] = 1
+        known[id(found)] += sum(_nodes(found._get_node(key), known) for key in keys)
+    return known[id(found)]
 
 
 def as_written(value: Any) -> Any:
@@ -72,6 +133,7 @@ def run_name(config: str, before: Any, after: Any) -> str:
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
+TAB = re.compile(r"^ *\t", re.MULTILINE)
 DEEPEST = 100  # levels of a config
 UNSET = re.compile(r"Environment variable '(\w+)' not found")  # omegaconf's, of ${oc.env:NAME}
 HERE = Path(__file__).resolve().parent
@@ -157,7 +219,8 @@ def read(path: Path) -> DictConfig:
 
 def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The config with the overrides `a.b=c` set in place. Raises ConfigError with all that fail."""
-    findings = [p for o in overrides if (p := _override(merged, o))]
+    pairs = zip_longest(overrides, overrides[1:], fillvalue="")
+    findings = [p for o, behind in pairs if (p := _override(merged, o, behind))]
     if findings:
         raise ConfigError(findings)
     return merged
@@ -166,9 +229,16 @@ def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def resolve(merged: DictConfig) -> dict[str, Any]:
     """Plain dictionaries, interpolations resolved. Raises ConfigError."""
     try:
-        plain = OmegaConf.to_container(merged, resolve=True)
+        with _bounded():
+            if _nodes(merged, {}) > EVALUATIONS:
+                raise ConfigError([Finding("", TOO_MUCH)])
+            plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([Finding(error.full_key or "", _interpolation_error(error))]) from None
+    except RecursionError:
+        raise ConfigError(
+            [Finding("", "its interpolations are a chain too long to follow")]
+        ) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -197,11 +267,18 @@ def set_at(plain: dict[str, Any], path: str, value: Any) -> None:
     plain[key] = value
 
 
-def _override(config: DictConfig, written: str) -> Finding | None:
-    """Merge one `key.path=value` into the config; what is wrong with it, or None."""
+def _override(config: DictConfig, written: str, behind: str = "") -> Finding | None:
+    """Merge one `key.path=value` into the config; what is wrong with it, or None.
+
+    behind: the next word, which may be its value.
+    """
     key, equals, value = written.lstrip("+").partition("=")
+    if written != written.encode(errors="replace").decode():
+        return Finding("", f"override {written!a}: it is not valid UTF-8. Write it in UTF-8.")
     if not equals or not all(key.split(".")):
-        return Finding("", f"override {written!r}: must be of the form key.path=value")
+        apart = behind and "=" not in behind and "." in key and all(key.split("."))
+        hint = f", with the value behind the sign: {key}={behind}" if apart else ""
+        return Finding("", f"override {written!r}: must be of the form key.path=value{hint}")
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
@@ -252,8 +329,12 @@ def _parent(path: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> DictConfig:
+    if path.exists() and not path.is_file():
+        raise ConfigError([Finding("", f"{path} is not a regular file. Name a YAML file.")])
+    text = ""
     try:
-        _refuse_deep(path.read_text())
+        text = path.read_text()
+        _refuse_deep(text)
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError([Finding("", _no_file(path))]) from None
@@ -261,7 +342,8 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError([Finding("", f"{path} is not a text file. Name a YAML file.")]) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError([Finding("", f"{path} is not valid YAML: {reason}")]) from None
+        tab = " Indent with spaces: YAML takes no tab there." if TAB.search(text) else ""
+        raise ConfigError([Finding("", f"{path} is not valid YAML: {reason}{tab}")]) from None
     if not isinstance(config, DictConfig):
         raise ConfigError([Finding("", f"{path} must contain key: value pairs")])
     return config

@@ -22,7 +22,7 @@ from nemo_algos.preflight.check.judge import check  # noqa: E402
 
 # rules that read files, the disk or the environment
 LOCAL = ("checkpoint_space", "converted_model", "enough_rows", "row_keys", "tensor_accuracy")
-LOCAL += ("wandb",)
+LOCAL += ("solutions", "wandb")
 HEAD = """# Messages of check
 
 What [`nemo-algos check`](check.md) says of a mistake for each rule: keys over the config of the

@@ -20,13 +20,13 @@ from nemo_algos.preflight.check.snapshot import path_of
 
 
 def taken() -> dict[str, Any]:
-    """`declared`: paths of typed keys; `configs`: name -> config, interpolations as written.
+    """`schema`: of typed keys by path; `configs`: name -> config, interpolations as written.
 
     Of a config that is not for GRPO the names of its sections alone.
     """
     release = find_release()
     configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
-    return {"declared": sorted(release.declared), "configs": configs}
+    return {"schema": release.schema, "configs": configs}
 
 
 if __name__ == "__main__":

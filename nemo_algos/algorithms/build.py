@@ -23,6 +23,8 @@ from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 
 Record = TypeVar("Record", Method, LossTerm)
 
+WITH_CRITIC = ("a2c", "actor_critic", "ppo", "vapo", "vc_ppo")
+
 
 def build(
     method: dict[str, Any] | str | Method,
@@ -141,6 +143,9 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
     if not isinstance(name, kind) and not (isinstance(name, str) and ":" in name):
         what = "method" if kind is Method else "term"
         hint = did_you_mean(str(name), list(known))
+        if str(name).lower() in WITH_CRITIC:
+            cure = "`nemo-algos methods` lists the methods"
+            hint = f". It trains a critic, which is not supported. {cure}"
         raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
     record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):

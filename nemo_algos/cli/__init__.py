@@ -1,5 +1,6 @@
 """The `nemo-algos` command: a module here for each of its commands, loaded when that one is run."""
 
+import errno
 import re
 import sys
 from collections.abc import Iterator
@@ -84,7 +85,12 @@ def exit_on_error() -> Iterator[None]:
         raise _exit(2, f"{what}: {cure}") from None
     except BrokenPipeError:
         raise
-    except (OSError, FloatingPointError, BrokenExecutor, Unjudged) as error:
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise _exit(1, error) from None
+        name = str(error.filename or "a name")
+        raise _exit(2, f"...{name[-60:]} is too long to be a path. Shorten it.") from None
+    except (FloatingPointError, BrokenExecutor, Unjudged) as error:
         raise _exit(1, error) from None
     except KeyboardInterrupt:
         raise _exit(130, STOPPED) from None

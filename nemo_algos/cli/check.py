@@ -14,6 +14,13 @@ from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
 
+def _limit(time: str) -> int | None:
+    try:
+        return seconds(time) if time else None
+    except ValueError as error:
+        raise ValueError(f"`--time` {error}") from None
+
+
 def _explain(key: str) -> None:
     if key:
         from nemo_algos.cli.explain import explain_key
@@ -36,8 +43,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
-    load_config(config, [], "train")
-    limit = seconds(time) if time else None
+    theirs = load_config(config, [], "train").get("engine") == "nemo_rl"
+    if nemo_rl and not theirs and not any(o.startswith("engine=") for o in overrides or []):
+        what = "`--nemo-rl` names the NeMo-RL for a config with `engine: nemo_rl`"
+        raise ValueError(f"{what}, and {config} is for the embedded engine. Remove the option.")
+    limit = _limit(time)
     named = (nemo_rl,) if nemo_rl else versions(config)
     per_version = {v: checked(config, overrides or [], v, limit) for v in named}
     findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}

@@ -102,9 +102,11 @@ def judge_config(request: Request, given: DictConfig) -> Iterator[Verdict]:
     wrong = [f for f in findings if f.severity == "error"]
     for finding in wrong:
         yield Verdict("judge", "failed", str(finding), finding.path, time.monotonic() - begun)
-    warned = sum(f.severity == "warning" for f in findings)
+    warned = [f for f in findings if f.severity == "warning"]
+    for finding in warned:
+        yield Verdict("judge", "warning", str(finding), finding.path, time.monotonic() - begun)
     if not wrong:
-        message = f"`nemo-algos check` finds no error; warnings: {warned}."
+        message = f"`nemo-algos check` finds no error; warnings: {len(warned)}."
         yield Verdict("judge", "passed", message, "", time.monotonic() - begun)
     if preflight and request.wants("places"):
         yield from places(preflight)

@@ -44,6 +44,12 @@ def test_what_needs_no_environment_builds_none():
     assert done.exit_code == 0 and {v.stage for v in found} == {"judge", "places"}
 
 
+def test_every_warning_of_check_is_said():
+    done = invoke("rehearse", RECIPE, "--only", "judge", "data.add_bos=true", "--json")
+    found = [Verdict(**one) for one in json.loads(done.output)]
+    assert ("warning", "data.add_bos") in [(v.outcome, v.key) for v in found]
+
+
 def test_a_mistake_that_check_names_ends_it_before_an_environment():
     done = invoke("rehearse", RECIPE, "policy.lr=1")
     assert done.exit_code == 1 and "policy.lr" in done.output and "FAIL" in done.output

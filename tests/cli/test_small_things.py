@@ -133,3 +133,32 @@ def test_a_key_that_is_given_twice_is_said(command):
     _, _, err = said(*words, *twice)
     (line,) = [line for line in err.splitlines() if "2 times" in line]
     assert line == Says("warning grpo.seed: 2")
+
+
+LONG = 300 * "a"
+WRONG = [  # words, what the message names
+    (["train", "etr.yaml", f"logger.log_dir={LONG}"], ["aaaa", "too long"]),
+    (["check", f"{5000 * 'x'}.yaml"], ["xxxx", "too long"]),
+    (["check", "etr.yaml", "--nemo-rl", "v9"], ["--nemo-rl"]),
+    (["check", "nemo_rl.yaml", "--nemo-rl", "v9"], ["v9", "main"]),
+    (["check", "nemo_rl.yaml", "--time", "4 hours"], ["--time", "4 hours"]),
+    (["check", "etr.yaml", "data.task=\udcff"], ["data.task"]),
+    (["check", "etr.yaml", "grpo.max_num_steps", "5"], ["grpo.max_num_steps=5"]),
+    (["check", "etr.yaml", "method.name=ppo"], ["critic", "nemo-algos methods"]),
+    (["check", "nemo_rl.yaml", "method.name=ppo"], ["critic", "nemo-algos methods"]),
+    (["check", "tab.yaml"], ["tab.yaml", "spaces"]),
+    (
+        ["check", "math.yaml", "data.train.data_path=x.csv", "policy.model_name=a/b"],
+        ["data.train.input_key", "data.train.output_key", "'problem'", "'answer'"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), WRONG, ids=lambda x: " ".join(x)[:40])
+def test_a_wrong_word_is_named_with_what_to_write(words, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tab.yaml").write_text("grpo:\n\tseed: 1\n")
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    status, out, err = said(*words)
+    assert status in (1, 2) and all(word in out + err for word in named), out + err
+    assert len(out + err) < 1000

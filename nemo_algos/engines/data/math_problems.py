@@ -20,30 +20,35 @@ class Example(NamedTuple):
     row: dict[str, Any]
 
 
-def read(split: Split) -> list[Example]:
+def read(split: Split, section: str = "data.train") -> list[Example]:
     """Every row of the file; of a GSM8K answer, what follows `####`.
 
     Raises ValueError with the place of the first broken row, or where none has problem and answer.
     """
     rows, _ = load(split.data_path, subset=split.subset, split=split.split)
-    examples = [_example(row, split) for row in rows]
+    examples = [_example(row, split, section) for row in rows]
     if not any(example.problem and example.answer for example in examples):
         raise ValueError(f"{split.data_path}: no row has both a problem and an answer")
     return examples
 
 
-def _example(row: Row, split: Split) -> Example:
-    problem, said = parse_question(_field(row, "input_key", split.input_key), row.where)
-    own = said is not None and split.output_key not in row.values
-    answer = said if own else _field(row, "output_key", split.output_key)
+def _example(row: Row, split: Split, section: str) -> Example:
+    if split.input_key not in row.values:
+        raise _lacking(row, split, section)
+    problem, said = parse_question(row.values[split.input_key], row.where)
+    if said is None and split.output_key not in row.values:
+        raise _lacking(row, split, section)
+    answer = row.values.get(split.output_key, said)
     return Example(problem, after_hashes("" if answer is None else str(answer)), row.values)
 
 
-def _field(row: Row, name: str, key: str) -> Any:
-    if key not in row.values:
-        hint = did_you_mean(key, list(row.values))
-        raise ValueError(f"{row.where} has no key {key!r}{hint}. Set {name}.")
-    return row.values[key]
+def _lacking(row: Row, split: Split, section: str) -> ValueError:
+    """All keys that the row does not have, each with the config's key that names it."""
+    named = {"input_key": split.input_key, "output_key": split.output_key}
+    absent = {name: key for name, key in named.items() if key not in row.values}
+    keys = [f"{key!r}{did_you_mean(key, list(row.values))}" for key in absent.values()]
+    cure = " and ".join(f"`{section}.{name}`" for name in absent)
+    return ValueError(f"{row.where} has no key {' and no key '.join(keys)}. Set {cure}.")
 
 
 class MathProblems(Task):
@@ -57,7 +62,8 @@ class MathProblems(Task):
         super().__init__(data, seed)
         assert data.train is not None
         self.dropped = 0
-        self.train, self.validation = read(data.train), data.validation and read(data.validation)
+        self.train = read(data.train)
+        self.validation = data.validation and read(data.validation, "data.validation")
         self.keep(lambda example: bool(example.problem and example.answer))
         self.order = lru_cache(maxsize=2)(self._order)
 

@@ -14,7 +14,7 @@ from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
 from omegaconf import OmegaConf
 
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.release import Release, declared
+from nemo_algos.engines.nemo.release import Release, schema
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
 TYPES = {"": grpo.MasterConfig, "policy.generation": VllmConfig}
@@ -44,5 +44,4 @@ def types() -> list[Mapping[str, type]]:
 def find_release() -> Release:
     """The NeMo-RL of this environment; rules take any but v0.7 for main, whose API it must have."""
     old = (package_info.MAJOR, package_info.MINOR) == (0, 7)
-    keys = frozenset().union(*map(declared, types()))
-    return Release("v0.7.0" if old else "main", keys, Examples(), {})
+    return Release("v0.7.0" if old else "main", schema(*types()), Examples(), {})

@@ -11,10 +11,12 @@ from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig, contra
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.kinds import uses_gym
 from nemo_algos.preflight.check import precision
+from nemo_algos.preflight.check.controller_schema import KNOWN
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.precision import CORRECTION
 
 OURS_ALONE = "the method computes the advantages"
+MARKED = f"in {KNOWN} only NeMo Gym marks such messages"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set `method.name: gpg`"),
@@ -25,8 +27,8 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
     ("grpo.advantage_clip_high", None, OURS_ALONE),
-    ("grpo.invalid_tool_call_advantage", None, "only NeMo Gym marks such messages"),
-    ("grpo.malformed_thinking_advantage", None, "only NeMo Gym marks such messages"),
+    ("grpo.invalid_tool_call_advantage", None, MARKED),
+    ("grpo.malformed_thinking_advantage", None, MARKED),
     ("on_policy_distillation.enabled", False, f"{OURS_ALONE}, so teachers would have no effect"),
     ("policy.reward_model_cfg.enabled", False, "the policy would have no language-model head"),
 )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from nemo_algos.config import ConfigError, Finding, validate
 
 SECTION = "async_rl"  # which NeMo-RL v0.7.0 does not have
+KNOWN = "NeMo-RL main of 2026-08-22"  # whose single controller, and whose gaps, the rules know
 
 
 class Keys(BaseModel):

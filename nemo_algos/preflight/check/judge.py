@@ -77,8 +77,8 @@ def judge_composed(
     composed: Composed, version: str, seconds: int | None = None
 ) -> tuple[Preflight, list[Finding]]:
     """The judgement of a composed config, whose `plain` becomes what trains."""
-    plain, written, base, tree, unknown = composed
-    findings = [*unknown, *repair(plain, base, tree)]
+    plain, written, base, tree, unknown, schema = composed
+    findings = [*unknown, *repair(plain, base, tree, schema)]
     keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     findings += problems(plain)
     plain = in_step(plain)

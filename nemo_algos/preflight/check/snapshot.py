@@ -37,14 +37,14 @@ def load(version: str) -> Release:
         known = " or ".join(VERSIONS)
         raise ValueError(f"NeMo-RL version {version!r} is not supported: choose {known}")
     taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
-    return Release(version, frozenset(taken["declared"]), taken["configs"], {})
+    return Release(version, taken["schema"], taken["configs"], {})
 
 
 class Composed(NamedTuple):
     """A config over NeMo-RL's.
 
     plain: both, resolved; written: the user's keys; base, tree: NeMo-RL's, interpolations as
-    written; unknown: keys that NeMo-RL does not have.
+    written; unknown: keys that NeMo-RL does not have; schema: of its typed keys, by path.
     """
 
     plain: dict[str, Any]
@@ -52,6 +52,7 @@ class Composed(NamedTuple):
     base: Mapping[str, Any]
     tree: DictConfig
     unknown: list[Finding]
+    schema: Mapping[str, Mapping[str, Any]]
 
 
 def compose(written: DictConfig, release: Release) -> Composed:
@@ -80,7 +81,8 @@ def compose(written: DictConfig, release: Release) -> Composed:
         plain = resolve(_merged(tree, own, replaced))
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
-    return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])
+    named = {str(k): v for k, v in own.items()}
+    return Composed(plain, named, base, tree, [*unknown, *wrong], release.schema)
 
 
 def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:

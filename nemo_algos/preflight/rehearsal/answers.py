@@ -30,14 +30,29 @@ PLAIN = ("a sentence", "the bare answer")  # no prompt need ask for them
 WORDS = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 
 
+LONGER = 40  # times that a thought is repeated in a long response
+SENTENCE = 4  # words of an answer that a policy would not put into a box
+
+
 class Trial(NamedTuple):
-    """Responses to one row; those but the first must not be paid as it is."""
+    """Responses to one row; "" where the answer has none of the kind.
+
+    gold: the right one; long: it behind many words; short: the number at the end of an answer that
+    is a sentence. The others must not be paid as the gold is: nothing, a wrong answer, half of the
+    gold, the gold taken back, the form without an answer, a part of a number, its other digits.
+    """
 
     gold: str
     empty: str
     wrong: str
     truncated: str
     doubled: str
+    blank: str
+    start: str
+    end: str
+    dotted: str
+    long: str
+    short: str
 
 
 def asked_forms(prompts: Sequence[str]) -> list[str]:
@@ -53,7 +68,24 @@ def write_answer(form: str, answer: str) -> str:
 def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
     """The responses to a row with this answer; others: those of other rows."""
     gold, wrong = write_answer(form, answer), write_answer(form, wrong_answer(answer, others))
-    return Trial(gold, "", wrong, gold[: len(gold) // 2], f"{gold}\n\nNo, that is not it.\n{wrong}")
+    digits = re.fullmatch(r"\d{2,}", answer) is not None
+    last = re.search(r"(-?\d[\d,]*(?:\.\d+)?)\W*$", answer)
+    sentence = last and len(re.findall(r"(?<!\\)\b[^\W\d_]{2,}", answer)) >= SENTENCE
+    return Trial(
+        gold=gold,
+        empty="",
+        wrong=wrong,
+        truncated=gold[: len(gold) // 2],
+        doubled=f"{gold}\n\nNo, that is not it.\n{wrong}",
+        blank=write_answer(form, "") if form not in PLAIN else "",
+        start=write_answer(form, answer[:1]) if digits else "",
+        end=write_answer(form, f"{int(answer[0]) % 9 + 1}{answer[1:]}") if digits else "",
+        dotted=write_answer(form, f"{answer[0]}.{answer[1:]}")
+        if digits and int(answer[1:])
+        else "",
+        long=LONGER * f"{THOUGHT}\n" + gold,
+        short=write_answer(form, last[1]) if last and sentence else "",
+    )
 
 
 def wrong_answer(answer: str, others: Sequence[str]) -> str:

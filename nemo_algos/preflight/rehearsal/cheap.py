@@ -51,7 +51,9 @@ def main(folder: Path, only: Sequence[str] = STAGES) -> None:
             judges = _judges(loaded, stack, is_vlm(config["data"])) if "rewards" in only else {}
             tokenizer = getattr(reader, "tokenizer", reader)
             good = reading.judge(stage, config, loaded, tokenizer, seen)
-            _rewards(Stage(folder, "rewards"), judges, loaded, good, tokenizer, seen)
+            stops = config["policy"]["generation"].get("stop_strings") or []
+            asked = Stage(folder, "rewards")
+            _rewards(asked, judges, loaded, good, tokenizer, seen, stops)
     (folder / "rows.json").write_text(json.dumps(seen))
 
 
@@ -114,6 +116,7 @@ def _rewards(
     good: list[Row],
     tokenizer: Any,
     seen: dict[str, Any],
+    stops: Sequence[str],
 ) -> None:
     for name, judge in judges.items():
         tasks = [task for task, (env, _) in loaded.environments.items() if env == name]
@@ -123,7 +126,7 @@ def _rewards(
             stage.unchecked(f"`env.{name}`: {reason}, so no answer was tried.", f"env.{name}")
             continue
         shown = [prompts.render(row, tokenizer) for row in mine[: rewards.FEW] if row.tokens]
-        form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent))
+        form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent), stops)
         if form:
             seen["forms"].update(dict.fromkeys(tasks, form))
 

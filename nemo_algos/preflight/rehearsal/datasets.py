@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
 
     numbers: of their rows in the data set's own file, 1 for the first. environments: the name and
     section of what judges a task. sections: by task, for training and for validation, the path and
-    keys of its data set.
+    keys of its data set. split_off: rows of training's files that NeMo-RL validates on.
     """
 
     train: list[Any]
@@ -44,6 +44,7 @@ class Loaded(NamedTuple):
     environments: dict[str, tuple[str, Any]]
     sections: dict[str, dict[str, tuple[str, dict[str, Any]]]]
     absent: list[Absent]
+    split_off: int
 
 
 def stand_in(folder: Path, rows: str = "") -> Path:
@@ -101,7 +102,8 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
     parts = list(train.values()) if isinstance(train, dict) else [train]
     named = [(one.task_name, found) for found, one in loaded]
     sections = {"train": dict(named[:first]), "validation": dict(named)}
-    return Loaded(parts, validation, numbers, environments, sections, absent)
+    split_off = sum(len(one) for one in held_out)
+    return Loaded(parts, validation, numbers, environments, sections, absent, split_off)
 
 
 @contextmanager

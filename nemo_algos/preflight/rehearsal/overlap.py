@@ -1,9 +1,13 @@
 """What rows show beside each other: repetitions, answers that are given, another language."""
 
 import re
-from collections import Counter
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
 
+from nemo_algos.preflight.rehearsal.answers import final
 from nemo_algos.preflight.rehearsal.lengths import MANY
 from nemo_algos.preflight.rehearsal.rows import Row, squeeze
 from nemo_algos.preflight.rehearsal.stage import Stage, cut, list_rows, share
@@ -12,33 +16,92 @@ REPEATED = 0.01  # share of prompts that are another row's, from which on it is 
 GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
 TIMES = 2  # as long as its problem: too long for an answer
 KNOWN = 0.2  # share of validation's words that training has, below which it is a warning
+ENOUGH = 20  # rows, of which fewer show no pattern
 FEW = 100  # words of validation, of which less tell nothing
+NUMBERING = re.compile(
+    r"\A\s*(?:(?:problem|question|exercise|q)\s*)?#?\d+\s*[.):]\s", re.IGNORECASE
+)
+STYLE = re.compile(r"[{}$]|\\(?:left|right|text|mathrm|textbf|circ|[!,;: %])|\^\\circ")
 WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or one character
 
 
 def judge(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """The verdicts on training and validation."""
     _check_repeats(stage, train)
+    _check_answers(stage, train)
     _check_given_answers(stage, train)
     _check_swapped(stage, train)
     _check_leakage(stage, train, validation)
     _foreign(stage, train, validation)
 
 
+def plain(text: str) -> str:
+    """A problem without case, blanks, invisible letters and a number in front of it."""
+    seen = NUMBERING.sub("", text, count=1)
+    if not seen.isascii():
+        seen = "".join(c for c in seen if unicodedata.category(c) != "Cf")
+    return squeeze(seen).casefold()
+
+
 def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
-    """Prompts that are there twice."""
-    texts = [squeeze(row.problem) for row in train]
-    counts = Counter(texts)
-    again = len(texts) - len(counts)
-    if again > REPEATED * len(texts):
-        often = max(counts, key=lambda text: counts[text])
-        example = next(row for row, text in zip(train, texts, strict=True) if text == often)
-        stage.warning(
-            f"{share(again, len(texts))} training prompts are repetitions of an earlier one. The "
-            f"most frequent is there {counts[often]} times: {cut(example.problem, 80)!r} (row "
-            f"{example.number:,}). Such prompts count several times in an epoch. Remove them.",
+    """Prompts that are there twice, with one answer or with several."""
+    same: dict[str, list[Row]] = defaultdict(list)
+    for row in train:
+        same[plain(row.problem)].append(row)
+    several = [rows for rows in same.values() if len({_value(row.answer) for row in rows}) > 1]
+    if several:
+        rows = several[0]
+        numbers = [row.number for rows in several for row in rows]
+        say = stage.failed if len(numbers) > MANY * len(train) else stage.warning
+        said = ", ".join(repr(cut(answer, 40)) for answer in dict.fromkeys(r.answer for r in rows))
+        say(
+            f"{share(len(several), len(same))} training prompts have answers that contradict each "
+            f"other ({list_rows(numbers)}): {cut(rows[0].problem, 80)!r} has {said}. A response "
+            "that is right in one row is wrong in the other. Correct or remove them.",
             "data.train",
         )
+    equal = [rows for rows in same.values() if len(rows) > 1 and rows not in several]
+    again = sum(len(rows) - 1 for rows in equal)
+    if again > REPEATED * len(train):
+        most = max(equal, key=len)
+        stage.warning(
+            f"{share(again, len(train))} training prompts are repetitions of an earlier one. The "
+            f"most frequent is there {len(most)} times: {cut(most[-1].problem, 80)!r} "
+            f"({list_rows([row.number for row in most])}). Such prompts count several times in an "
+            "epoch. Remove them.",
+            "data.train",
+        )
+
+
+def _value(answer: object) -> str:
+    """An answer, so that 0.50 and 1/2 are one, and so are LaTeX's ways to write one."""
+    text = STYLE.sub("", final(str(answer))).replace("dfrac", "frac").replace("tfrac", "frac")
+    text = squeeze(text).casefold().rstrip(".")
+    try:
+        return str(Fraction(text.replace(",", "")))
+    except (ValueError, ZeroDivisionError):
+        return text
+
+
+def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers that are all the same, or count the rows."""
+    if len(train) < ENOUGH:
+        return
+    answers = [str(row.answer).strip() for row in sorted(train, key=lambda row: row.number)]
+    if len({_value(answer) for answer in answers}) == 1:
+        stage.warning(
+            f"All {len(train):,} training rows have the answer {cut(answers[0], 60)!r}: the policy "
+            "would learn to write nothing else. Check output_key.",
+            "data.train",
+        )
+    elif all(answer.isdecimal() for answer in answers):
+        numbers = [int(answer) for answer in answers]
+        if all(low < high for low, high in pairwise(numbers)):
+            stage.warning(
+                f"The answers of the training rows only ever increase, from {numbers[0]} to "
+                f"{numbers[-1]}: are they the rows' ids? Set output_key to the key of the answers.",
+                "data.train",
+            )
 
 
 def _check_given_answers(stage: Stage, train: Sequence[Row]) -> None:
@@ -72,8 +135,8 @@ def _check_swapped(stage: Stage, train: Sequence[Row]) -> None:
 
 
 def _check_leakage(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    texts = {squeeze(row.problem) for row in train}
-    known = [row.number for row in validation if squeeze(row.problem) in texts]
+    texts = {plain(row.problem) for row in train}
+    known = [row.number for row in validation if plain(row.problem) in texts]
     if known:
         say = stage.failed if len(known) > MANY * len(validation) else stage.warning
         say(

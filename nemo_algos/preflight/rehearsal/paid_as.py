@@ -11,17 +11,33 @@ from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage, cut, list_rows, share
 
 WARN, FAIL = 1.0, 10.0  # seconds of one response
-KINDS = ("empty", "wrong", "truncated")
+# kinds of responses that must not be paid as the gold is, and what a message calls them
+KINDS = {
+    "empty": "empty answers",
+    "wrong": "wrong answers",
+    "truncated": "truncated answers",
+    "blank": "answers with nothing in their place",
+    "start": "the first digit alone",
+    "end": "numbers that differ in the first digit",
+    "dotted": "numbers with a point between their digits",
+}
+AGAIN = "again"  # the gold answer, asked a second time after all others
+ASKED = (*KINDS, "doubled", "long", "short")
+FAR = 100  # times the usual reward
 
 
 class Scores(NamedTuple):
-    """Rewards of the rows' trials, by kind; golds: their right responses; seconds: of those."""
+    """Rewards of the rows' trials, by kind; golds: their right responses; seconds: of those.
+
+    sentences: numbers of the rows whose answer is a sentence.
+    """
 
     rows: list[Row]
     golds: list[str]
     form: str
     rewards: dict[str, list[float]]
     seconds: list[float]
+    sentences: frozenset[int] = frozenset()
 
 
 def judge(
@@ -34,9 +50,12 @@ def judge(
     before = stage.raised
     unreadable = _numbers(stage, key, scores)
     same = not unreadable and _same(stage, key, scores, reason)
-    if not unreadable and not same:
+    noisy = not unreadable and not same and _check_noise(stage, key, scores)
+    if not unreadable and not same and not noisy:
         _gold(stage, key, scores, reason)
         _format(stage, key, scores, wanted)
+        _check_sentences(stage, key, scores)
+        _check_sizes(stage, key, scores)
         for kind in KINDS:
             _wrong(stage, key, scores, kind)
         _check_doubled(stage, key, scores)
@@ -126,6 +145,67 @@ def _format(stage: Stage, key: str, scores: Scores, wanted: list[str]) -> None:
         )
 
 
+def _check_noise(stage: Stage, key: str, scores: Scores) -> bool:
+    """Whether the same response to the same row is paid otherwise when it is asked again."""
+    pairs = zip(scores.rows, scores.rewards["gold"], scores.rewards[AGAIN], strict=True)
+    moved = [(row.number, first, then) for row, first, then in pairs if first != then]
+    if moved:
+        number, first, then = moved[0]
+        stage.failed(
+            f"`{key}` gives other rewards when it is asked again, for "
+            f"{share(len(moved), len(scores.rows))} right responses ({first:g}, then {then:g} in "
+            f"row {number:,}): noise, or a state that it keeps. The policy would be trained on "
+            "that. Make the reward depend only on the response and the answer.",
+            key,
+        )
+    return bool(moved)
+
+
+def _check_sentences(stage: Stage, key: str, scores: Scores) -> None:
+    """Answers that are sentences, whose number a policy would give, are paid for that too."""
+    pairs = zip(
+        scores.rows, scores.rewards["short"], scores.rewards["empty"], _paid(scores), strict=True
+    )
+    unpaid = [
+        row
+        for row, short, empty, paid in pairs
+        if paid and row.number in scores.sentences and short <= empty
+    ]
+    if unpaid:
+        say = stage.failed if len(unpaid) > MANY * len(scores.rows) else stage.warning
+        say(
+            f"The answers of {share(len(unpaid), len(scores.rows))} rows are sentences "
+            f"({list_rows([row.number for row in unpaid])}, as {cut(unpaid[0].answer, 60)!r}), and "
+            f"`{key}` pays the whole sentence and not its number. Keep only the number under "
+            "output_key.",
+            key,
+        )
+
+
+def _check_sizes(stage: Stage, key: str, scores: Scores) -> None:
+    """No reward is far beyond the others, and none is for the length of a response."""
+    paid = [(abs(r), row) for r, row in zip(scores.rewards["gold"], scores.rows, strict=True) if r]
+    usual = statistics.median(size for size, _ in paid) if paid else 0.0
+    far = [(size, row) for size, row in paid if size > FAR * usual]
+    if far:
+        stage.warning(
+            f"`{key}` gives {far[0][0]:g} for the right answer of row {far[0][1].number:,}, and "
+            f"{usual:g} usually: such a row would outweigh all others of its step. "
+            "Bound the reward.",
+            key,
+        )
+    pairs = zip(scores.rewards["gold"], scores.rewards["long"], strict=True)
+    longer = [(gold, long) for gold, long in pairs if long > gold]
+    if len(longer) > len(scores.rows) / 2:
+        gold, long = longer[0]
+        stage.warning(
+            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
+            f"({long:g}, not {gold:g}): the policy would learn to write long. Do not pay for "
+            "length.",
+            key,
+        )
+
+
 def _wrong(stage: Stage, key: str, scores: Scores, kind: str) -> None:
     """Of the rows whose gold is paid; an empty response that is paid leaves none."""
     together = zip(
@@ -135,7 +215,7 @@ def _wrong(stage: Stage, key: str, scores: Scores, kind: str) -> None:
     if as_much:
         say = stage.failed if len(as_much) > MANY * len(scores.rows) else stage.warning
         say(
-            f"`{key}` pays {kind} answers as much as the gold in "
+            f"`{key}` pays {KINDS[kind]} as much as the gold in "
             f"{share(len(as_much), len(scores.rows))} rows ({list_rows(as_much)}): the policy "
             "would learn to write anything. Make the verifier compare with the whole answer.",
             key,

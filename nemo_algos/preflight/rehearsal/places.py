@@ -9,6 +9,7 @@ from pathlib import Path
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
+PROBE = 1 << 20  # bytes; a full disk still takes an empty file
 FOLDERS = ("checkpointing.checkpoint_dir", "logger.log_dir")
 LOGINS = {  # tracker -> the variable with its key, the host of a login that its program stores
     "wandb": ("WANDB_API_KEY", "api.wandb.ai"),
@@ -27,11 +28,11 @@ def places(run: Run) -> Iterator[Verdict]:
 
 
 def _folder(key: str, folder: Path) -> Verdict:
-    """Whether a file can be written there, or in the nearest folder above that exists."""
+    """Whether PROBE bytes can be written there, or in the nearest folder above that exists."""
     above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
-        with tempfile.TemporaryFile(dir=above):
-            pass
+        with tempfile.TemporaryFile(dir=above) as file:
+            file.write(bytes(PROBE))
     except OSError as error:
         message = (
             f"`{key}` is {folder}, which cannot be written: {error.strerror}. Name another folder."
@@ -39,7 +40,7 @@ def _folder(key: str, folder: Path) -> Verdict:
         return Verdict("places", "failed", message, key)
     status = os.statvfs(above)
     free = status.f_bavail * status.f_frsize / 2**30
-    message = f"`{key}` is {folder}: it can be written, and {free:,.0f} GiB are free."
+    message = f"`{key}` is {folder}: it can be written, and {free:,.3g} GiB are free."
     return Verdict("places", "passed", message, key)
 
 

@@ -73,7 +73,12 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
             rows={row.number: row.fault for row in broken[:100]},
         )
     elif not loaded.absent:
-        stage.passed(f"All {len(found):,} rows of data.{name} can be used.", f"data.{name}")
+        more = ""
+        if loaded.split_off:
+            where = "without" if name == "train" else "with"
+            moved = "rows of training's files that NeMo-RL validates on (split_validation_size)"
+            more = f" That is {where} {loaded.split_off:,} {moved}."
+        stage.passed(f"All {len(found):,} rows of data.{name} can be used.{more}", f"data.{name}")
     if whole > len(found):
         stage.unchecked(
             f"The first {len(found):,} of {whole:,} rows of data.{name} were read.", f"data.{name}"

@@ -1,14 +1,17 @@
 """Every environment on answers that are known: the right one must pay, no other as much."""
 
+import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nemo_algos.preflight.rehearsal import answers
-from nemo_algos.preflight.rehearsal.paid_as import FAIL, KINDS, Scores
+from nemo_algos.preflight.rehearsal.paid_as import AGAIN, ASKED, FAIL, Scores
 from nemo_algos.preflight.rehearsal.paid_as import judge as verdicts
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.scoring import Judge, Unpaid
-from nemo_algos.preflight.rehearsal.stage import Stage
+from nemo_algos.preflight.rehearsal.stage import Stage, cut
+from nemo_algos.preflight.rehearsal.stops import STRINGS
 
 ROWS, FEW = 64, 8  # on which it is tried; on which the form of an answer is found
 BUDGET, QUICK = 60.0, 0.5  # seconds for an environment; of a response that is tried on all rows
@@ -22,11 +25,18 @@ class Known(NamedTuple):
 
 
 def judge(
-    stage: Stage, name: str, judge: Judge, rows: Sequence[Row], prompts: Sequence[str], lent: bool
+    stage: Stage,
+    name: str,
+    judge: Judge,
+    rows: Sequence[Row],
+    prompts: Sequence[str],
+    lent: bool,
+    stops: Sequence[str] = (),
 ) -> str:
     """The text of a right response with {answer} in it, "" where none is known.
 
-    lent: the rows are none of the run's, so that the environment may want other answers.
+    lent: the rows are none of the run's, so that the environment may want other answers; stops:
+    texts that end a response.
     """
     key, known = f"env.{name}", known_answers(judge, rows)
     try:
@@ -39,7 +49,7 @@ def judge(
         if not affordable:
             _too_slow(stage, key, known[0])
             return ""
-        known = known[:affordable]
+        known = known[:: -(-len(known) // affordable)]
         form, paid = _form(judge, known, wanted)
         if lent and not paid:
             stage.unchecked(
@@ -53,6 +63,8 @@ def judge(
             f"`{key}` {problem}. No response would get a reward. Correct the environment.", key
         )
         return ""
+    if paid:
+        _check_stops(stage, form, stops)
     if lent and not wanted:
         wanted = [form]  # the rows that are not at hand may ask for it themselves
     verdicts(stage, key, scores, wanted, judge.reason)
@@ -62,7 +74,7 @@ def judge(
 def known_answers(judge: Judge, rows: Sequence[Row]) -> list[Known]:
     """With what a right response has in it; [] where the rows do not say it."""
     found: list[Known] = []
-    for row in rows[:ROWS]:
+    for row in drawn(rows):
         try:
             text = answers.gold_text(judge.section, str(row.answer))
         except (ValueError, KeyError, TypeError):  # the verifier cannot read it either
@@ -73,19 +85,27 @@ def known_answers(judge: Judge, rows: Sequence[Row]) -> list[Known]:
     return found
 
 
+def drawn(rows: Sequence[Row]) -> list[Row]:
+    """ROWS of the rows, one drawn of each of as many equal parts: files are often sorted."""
+    if len(rows) <= ROWS:
+        return list(rows)
+    rng, edges = random.Random(0), [len(rows) * i // ROWS for i in range(ROWS + 1)]
+    return [rows[rng.randrange(low, high)] for low, high in pairwise(edges)]
+
+
 def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     """As many rows as the time is for, by that of the first."""
     response = answers.write_answer((wanted or [*answers.FORMS])[0], first.text)
     _, seconds = judge.timed(response, str(first.row.answer))
     if seconds < QUICK:
         return ROWS
-    each = seconds * (len(answers.FORMS) + len(KINDS))
+    each = seconds * (len(answers.FORMS) + len(ASKED))
     return 0 if seconds > FAIL else max(1, min(ROWS, int(BUDGET / each)))
 
 
 def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str, bool]:
     """The form that pays for most rows, of those that the prompts ask for if any of them does."""
-    few = known[:FEW]
+    few = known[:: -(-len(known) // FEW)]
     texts = [str(row.answer) for row, _ in few]
     nothing = judge.rewards([""] * len(few), texts)
     best: tuple[int, str] = (0, (wanted or [*answers.FORMS])[0])
@@ -105,10 +125,24 @@ def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
     golds = [str(row.answer) for row, _ in known]
     timed = [judge.timed(t.gold, gold) for t, gold in zip(trials, golds, strict=True)]
     rewards = {"gold": [reward for reward, _ in timed]}
-    for kind in (*KINDS, "doubled"):
+    for kind in ASKED:
         rewards[kind] = judge.rewards([getattr(one, kind) for one in trials], golds)
+    rewards[AGAIN] = judge.rewards([one.gold for one in trials], golds)
     rows, seconds = [row for row, _ in known], [seconds for _, seconds in timed]
-    return Scores(rows, [one.gold for one in trials], form, rewards, seconds)
+    sentences = frozenset(row.number for row, one in zip(rows, trials, strict=True) if one.short)
+    return Scores(rows, [one.gold for one in trials], form, rewards, seconds, sentences)
+
+
+def _check_stops(stage: Stage, form: str, stops: Sequence[str]) -> None:
+    """No text that ends a response stands in front of its answer."""
+    before = answers.FORMS[form].partition(answers.PLACE)[0]
+    early = [stop for stop in stops if stop and stop in before]
+    if early:
+        stage.failed(
+            f"`{STRINGS}` has {early[0]!r}, which stands in front of the answer in a right response"
+            f" as {cut(before, 60)!r}: each response would end there, without one. Remove it.",
+            STRINGS,
+        )
 
 
 def _too_slow(stage: Stage, key: str, first: Known) -> None:

@@ -16,6 +16,7 @@ from nemo_algos.preflight.rehearsal.stage import cut
 START = 600.0  # seconds for its processes to import what they need
 PATIENCE = 120.0  # seconds for a batch of responses
 SLOW = 1.0  # seconds of a response from which on it is measured again
+NO_MEMORY = ("failed to map segment", "Cannot allocate memory")  # of an import, as the loader says
 WORKERS = 2  # processes of an environment here
 UNKNOWN = {  # environments whose rewards no text alone decides
     "code": "it runs several turns and pays nothing by itself",
@@ -100,7 +101,11 @@ class Judge:
         settings.pop("extractor")
         with VerifierPool(settings.pop("verifier"), **settings | {"workers": 1}) as pool:
             verdict = pool.score([response], [answer])[0]
-        return "" if verdict.status == "ok" else f"{verdict.status}: {cut(verdict.detail)}"
+        if verdict.status == "ok":
+            return ""
+        small = verdict.status == "memory" or any(word in verdict.detail for word in NO_MEMORY)
+        cure = f" (its processes have memory_mb: {settings['memory_mb']}: raise that)"
+        return f"{verdict.status}: {cut(verdict.detail)}{cure if small else ''}"
 
 
 def numbers(rewards: Any, count: int) -> list[float]:

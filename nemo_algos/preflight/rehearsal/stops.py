@@ -4,16 +4,43 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_algos.config import at
-from nemo_algos.preflight.rehearsal.stage import Stage
+from nemo_algos.preflight.rehearsal.stage import Stage, share
 
 NAME, STOPS = "policy.tokenizer.name", "policy.generation.stop_token_ids"
+STRINGS = "policy.generation.stop_strings"
+SOME = 0.01  # share of ids up to which reserved ones may have been given names
 
 
 def judge(stage: Stage, tokenizer: Any, config: Mapping[str, Any], before: str, after: str) -> None:
     """before, after: what the chat template writes there of an answer."""
     stops = _stops(stage, tokenizer, at(dict(config), STOPS))
     _end_of_turn(stage, tokenizer, before, after, stops)
-    _model(stage, tokenizer, str(config["policy"]["model_name"]), stops)
+    name = str(config["policy"]["model_name"])
+    _own_tokenizer(stage, tokenizer, name, str(config["policy"]["tokenizer"]["name"]))
+    _model(stage, tokenizer, name, stops)
+
+
+def _own_tokenizer(stage: Stage, tokenizer: Any, model: str, name: str) -> None:
+    """Each id means what it means in the model's own tokenizer; tokens may be added at the end."""
+    from transformers import AutoTokenizer
+
+    if name == model:
+        return
+    try:
+        own = AutoTokenizer.from_pretrained(model).get_vocab()
+    except Exception:  # not at hand
+        return
+    given = {number: token for token, number in tokenizer.get_vocab().items()}
+    others = [(number, token) for token, number in own.items() if given.get(number, token) != token]
+    if others:
+        number, token = min(others)
+        say = stage.failed if len(others) > SOME * len(own) else stage.warning
+        say(
+            f"`{NAME}` is {name}, in which {share(len(others), len(own))} ids are other tokens "
+            f"than in the own tokenizer of {model} (id {number:,} is {token!r} there and "
+            f"{given[number]!r} here): the model would read noise. Use the model's own tokenizer.",
+            NAME,
+        )
 
 
 def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:

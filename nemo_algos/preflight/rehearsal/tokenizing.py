@@ -117,6 +117,35 @@ def _turns(stage: Stage, tokenizer: Any) -> None:
             TEMPLATE,
             prompt=prompt,
         )
+    added = prompt[len(without) :].strip() if prompt.startswith(without) else ""
+    half = len(added) // 2
+    twice = added[:half].strip() if added[:half].strip() == added[half:].strip() else ""
+    if twice:
+        stage.failed(
+            f"The chat template opens the assistant's turn twice: a prompt ends with "
+            f"{prompt[-60:]!r}. The model was trained with one {twice!r}. Remove the other from "
+            "the template.",
+            TEMPLATE,
+            prompt=prompt,
+        )
+    _check_seam(stage, tokenizer, prompt)
+
+
+def _check_seam(stage: Stage, tokenizer: Any, prompt: str) -> None:
+    """The tokens of a prompt are those before an answer, also where it ends with a blank."""
+    if prompt == prompt.rstrip(" "):
+        return
+    ids, whole = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + SAID)
+    )
+    if whole[: len(ids)] != ids:
+        stage.warning(
+            f"A prompt ends with a blank ({prompt[-20:]!r}): the tokenizer writes a blank and a "
+            "word as one token, which can not follow it. The model would begin each response with "
+            "a token that it never saw there. Remove the blank from the template's end.",
+            TEMPLATE,
+            prompt=prompt,
+        )
 
 
 def _bos(stage: Stage, tokenizer: Any) -> None:

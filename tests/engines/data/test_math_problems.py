@@ -115,7 +115,7 @@ def test_a_broken_line_is_named_by_its_number(tmp_path):
         (
             '{"question": "q", "answer": "1"}\n{"question": "q"}',
             {"input_key": "question"},
-            "row 2 'answer' question output_key",
+            "row 2 'answer' question data.train.output_key",
         ),
         ("[1, 2]", {}, "JSON .json"),
         ("3", {}, "row 1 object"),

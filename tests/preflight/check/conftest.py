@@ -27,6 +27,12 @@ def home(tmp_path_factory):
     rows = [{"input": "1 + 1", "output": "2"}, {"input": "1 + 2", "answer": "3"}]
     (folder / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "many.jsonl").write_text(100 * (json.dumps(rows[0]) + "\n"))
+    solved = {"input": "6 * 7?", "output": "We multiply.\n#### 42"}
+    (folder / "solved.jsonl").write_text(100 * (json.dumps(solved) + "\n"))
+    for name, words in {"one": "abc", "same": "abc", "other": "cab"}.items():
+        vocabulary = {"vocab": {word: number for number, word in enumerate(words)}}
+        (folder / name).mkdir()
+        (folder / name / "tokenizer.json").write_text(json.dumps({"model": vocabulary}))
     return folder
 
 

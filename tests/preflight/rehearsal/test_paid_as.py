@@ -10,7 +10,8 @@ from nemo_algos.preflight.rehearsal.stage import Stage
 
 N = 20
 RIGHT, NOT = [1.0] * N, [0.0] * N
-SOUND = {"gold": RIGHT, "empty": NOT, "wrong": NOT, "truncated": NOT, "doubled": NOT}
+OTHERS = (*paid_as.KINDS, "doubled", "short")
+SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(OTHERS, NOT)
 
 
 def of_rows(*numbers, bad=1.0, good=0.0):
@@ -20,7 +21,10 @@ def of_rows(*numbers, bad=1.0, good=0.0):
 
 def judged(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewards):
     rows = [Row(n, "task", "?", str(n)) for n in range(1, N + 1)]
-    scores = paid_as.Scores(rows, [str(n) for n in range(N)], form, SOUND | rewards, [seconds] * N)
+    if "gold" in rewards:
+        rewards = {"again": rewards["gold"], "long": rewards["gold"]} | rewards
+    given = SOUND | rewards
+    scores = paid_as.Scores(rows, [str(n) for n in range(N)], form, given, [seconds] * N)
     paid_as.judge(Stage(folder, "rewards"), "env.x", scores, list(wanted), lambda *_: "error: it")
     return [(v.outcome, v.key, v.message) for v in verdict.read(folder)]
 
@@ -28,7 +32,7 @@ def judged(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewa
 CASES = {  # arguments, outcome, key, a word of the message
     "sound": ({}, "passed", "env.x", "20 of 20"),
     "graded": ({"wrong": [0.5] * N, "truncated": [0.2] * N}, "passed", "env.x", "20 of 20"),
-    "below zero": ({"gold": NOT, **dict.fromkeys(SOUND.keys() - {"gold"}, [-1.0] * N)},
+    "below zero": ({"gold": NOT, **dict.fromkeys(OTHERS, [-1.0] * N)},
                    "passed", "env.x", "20 of 20"),
     "nan": ({"wrong": of_rows(3, bad=math.nan)}, "failed", "env.x", "nan"),
     "always 0": ({"gold": NOT}, "failed", "env.x", "error: it"),

@@ -1,5 +1,9 @@
 """Folders that cannot be written, and trackers without a login."""
 
+import errno
+import io
+import tempfile
+
 import pytest
 
 from nemo_algos.preflight.rehearsal.places import places
@@ -26,6 +30,18 @@ def test_a_folder_that_is_not_there_yet_is_fine(tmp_path):
 
 def test_a_folder_below_a_file_is_not(tmp_path):
     (tmp_path / "a").write_text("")
+    assert judged(tmp_path) == {"checkpointing.checkpoint_dir": "failed"}
+
+
+def test_a_full_disk_is_none_that_can_be_written(tmp_path, monkeypatch):
+    """It still takes an empty file."""
+    (tmp_path / "a").mkdir()
+
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
     assert judged(tmp_path) == {"checkpointing.checkpoint_dir": "failed"}
 
 

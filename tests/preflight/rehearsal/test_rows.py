@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, rows, verdict
+from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, reading, rows, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage, list_rows, share
 
@@ -72,6 +72,19 @@ def test_a_bad_row_has_a_reason(bad, word):
     assert not good.fault and word in faulty.fault and faulty.number == 2
 
 
+def test_rows_that_are_split_off_are_told_from_those_of_a_file(tmp_path):
+    """NeMo-RL validates on a part of training's file, beside validation's own."""
+    parts = [DataSet(*[entry("1", "1")] * 9)]
+    own = DataSet(*[entry("2", "2")] * 3)
+    numbers = {"train": [*range(1, 10)], "validation": [10, 1, 2]}
+    loaded = datasets.Loaded(parts, own, numbers, {}, {}, [], 1)
+    for name in numbers:
+        reading._split(Stage(tmp_path, "data"), {"data": {"train": {}}}, loaded, name)
+    train, validation = (v.message for v in verdict.read(tmp_path))
+    assert "9" in train and "without 1" in train
+    assert "3" in validation and "with 1" in validation
+
+
 @pytest.mark.parametrize(
     ("line", "word"),
     [
@@ -137,16 +150,17 @@ def test_the_histogram_counts_every_row():
     assert lengths.summary([0])["histogram"] == [[0, 1]]
 
 
-def asking(*problems, answer="1"):
-    return [Row(n, "sums", p, answer) for n, p in enumerate(problems, 1)]
+def asking(*problems, answer=""):
+    texts = [(p, answer or str(sum(map(ord, p.strip())) % 7)) for p in problems]
+    return [Row(n, "sums", p, a) for n, (p, a) in enumerate(texts, 1)]
 
 
 @pytest.mark.parametrize(
     ("train", "validation", "expected"),
     [
         (["a", "b"], ["c"], []),
-        (["a", "b", "a  ", "c"], [], [("warning", "data.train", "row 1")]),
-        ([*map(str, range(98)), "7", "8"], [], [("warning", "data.train", "row 8")]),
+        (["a", "b", "a  ", "c"], [], [("warning", "data.train", "rows 1, 3")]),
+        ([*map(str, range(98)), "7", "8"], [], [("warning", "data.train", "rows 8, 99")]),
         ([*map(str, range(99)), "7"], [], []),
         (["a", "b"], ["b", "c"], [("failed", "data.validation", "row 1 ")]),
         (["a"], ["a", *map(str, range(30))], [("warning", "data.validation", "row 1 ")]),
@@ -157,6 +171,90 @@ def test_repetitions(train, validation, expected, tmp_path):
     found = verdict.read(tmp_path)
     assert [(v.outcome, v.key) for v in found] == [e[:2] for e in expected]
     assert all(e[2] in v.message for v, e in zip(found, expected, strict=True))
+
+
+def word_problems(count, first=0):
+    """Healthy rows, as GSM8K has them: many answers occur several times."""
+    who = ("Ada", "Ben", "Cleo", "Dan", "Eve")
+    numbers = range(first, first + count)
+    texts = [
+        f"{who[n % 5]} buys {n + 3} pens for {n % 7 + 2} euros each and loses {n % 4}. "
+        f"How many euros are spent?"
+        for n in numbers
+    ]
+    return [Row(n + 1, "sums", t, str((n + 3) * (n % 7 + 2) % 90)) for n, t in enumerate(texts)]
+
+
+def with_answers(rows, answers):
+    return [row._replace(answer=a) for row, a in zip(rows, answers, strict=True)]
+
+
+def with_problems(rows, change):
+    return [row._replace(problem=change(row)) for row in rows]
+
+
+WHOLE = word_problems(60)
+PLANTED = {  # training, validation, outcomes and keys, a word of the message
+    "healthy": (WHOLE, word_problems(20, 500), [], ""),
+    "leaked in lower case": (
+        WHOLE,
+        with_problems(WHOLE[:20], lambda r: r.problem.lower().replace("?", " ?")),
+        [("failed", "data.validation")],
+        "memory",
+    ),
+    "repeated with NBSP": (
+        [*WHOLE, *with_problems(WHOLE[:20], lambda r: r.problem.replace(" ", "\u00a0"))],
+        [],
+        [("warning", "data.train")],
+        "20 of 80",
+    ),
+    "repeated with zero-width spaces": (
+        [*WHOLE, *with_problems(WHOLE[:20], lambda r: r.problem.replace(" ", " \u200b"))],
+        [],
+        [("warning", "data.train")],
+        "20 of 80",
+    ),
+    "numbered": (
+        [WHOLE[0]._replace(number=n, problem=f"{n}. {WHOLE[0].problem}") for n in range(1, 31)],
+        [],
+        [("warning", "data.train"), ("warning", "data.train")],
+        "30 times",
+    ),
+    "ids": (
+        with_answers(WHOLE, map(str, range(1000, 1060))),
+        [],
+        [("warning", "data.train")],
+        "output_key",
+    ),
+    "one answer": (with_answers(WHOLE, ["42"] * 60), [], [("warning", "data.train")], "'42'"),
+    "contradicting": (
+        [*WHOLE, WHOLE[7]._replace(number=61, answer="-1")],
+        [],
+        [("warning", "data.train")],
+        "rows 8, 61",
+    ),
+    "contradicting often": (
+        [*WHOLE, *with_answers(WHOLE[:20], ["-1"] * 20)],
+        [],
+        [("failed", "data.train")],
+        "contradict",
+    ),
+    "one answer in two forms": (
+        [*WHOLE, WHOLE[7]._replace(number=61, answer=f"{WHOLE[7].answer}.0")],
+        [],
+        [("warning", "data.train")],
+        "repetitions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_rows_beside_each_other(name, tmp_path):
+    train, validation, expected, word = PLANTED[name]
+    overlap.judge(Stage(tmp_path, "data"), train, validation)
+    found = verdict.read(tmp_path)
+    assert [(v.outcome, v.key) for v in found] == expected
+    assert not found or word in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -188,7 +286,7 @@ def test_validation_in_other_words(train, validation, warned, tmp_path):
     ],
 )
 def test_answers_that_no_policy_need_find(problem, answer, warned, tmp_path):
-    train = asking(*(problem.format(n) for n in range(100, 130)), answer=answer)
+    train = asking(*(problem.format(n) for n in range(100, 115)), answer=answer)
     overlap.judge(Stage(tmp_path, "data"), train, [])
     found = [(v.outcome, v.key) for v in verdict.read(tmp_path)]
     assert found == ([("warning", "data.train")] if warned else [])

@@ -1,16 +1,20 @@
 """The keys of data sets and environments that `nemo-algos check` knows are NeMo-RL's own."""
 
+import ast
 import functools
+import importlib.util
 import inspect
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
 from nemo_rl.environments.utils import ENV_REGISTRY
 
 from nemo_algos.engines.nemo import installed
-from nemo_algos.engines.nemo.release import declared
+from nemo_algos.engines.nemo.release import schema
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, OF_DATA_SETS
+from nemo_algos.preflight.check.rules.generation import GIVEN
 
 
 def arguments(kind: Any) -> set[str]:
@@ -25,9 +29,7 @@ def arguments(kind: Any) -> set[str]:
 def test_arguments_of_data_sets_are_known(ref: str) -> None:
     found = set[str]().union(*map(arguments, DATASET_REGISTRY.values()))
     typed = {
-        path.rpartition(".")[2]
-        for path in declared(installed.TYPES)
-        if path[:13] == "data.default."
+        path.rpartition(".")[2] for path in schema(installed.TYPES) if path[:13] == "data.default."
     }
     left = found - typed
     assert left == set(OF_DATA_SETS) if ref == "main" else left < set(OF_DATA_SETS)
@@ -42,3 +44,15 @@ def test_keys_of_environments_are_known() -> None:
         module = import_module(ENV_REGISTRY[name]["actor_class_fqn"].rpartition(".")[0])
         (typed,) = [v for k, v in vars(module).items() if k.endswith("EnvConfig")]
         assert {key for key in keys if "." not in key} == set(typed.__annotations__), name
+
+
+def test_arguments_that_nemo_rl_gives_vllm_are_known(ref: str) -> None:
+    """Those of the one call in its worker, beside **vllm_kwargs."""
+    spec = importlib.util.find_spec("nemo_rl.models.generation.vllm.vllm_worker")
+    assert spec is not None and spec.origin is not None
+    calls = [
+        n for n in ast.walk(ast.parse(Path(spec.origin).read_text())) if isinstance(n, ast.Call)
+    ]
+    named = [{word.arg for word in call.keywords} for call in calls]
+    (given,) = [found for found in named if {None, "worker_extension_cls"} <= found]
+    assert {*GIVEN, None} <= given <= {*GIVEN, None, "logprobs_mode"}

@@ -21,7 +21,7 @@ from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import installed, known_answers
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
-from nemo_algos.engines.nemo.release import declared
+from nemo_algos.engines.nemo.release import schema
 from nemo_algos.preflight.check import keys as nemo_rls
 from nemo_algos.preflight.check.judge import check
 
@@ -31,7 +31,7 @@ BASES = ("grpo_math_1B.yaml", "grpo_math_1B_megatron.yaml")
 
 def keys() -> set[str]:
     """What this NeMo-RL declares, what its example configs have, and what its code reads beside."""
-    found = {*declared(installed.TYPES), *nemo_rls.UNDECLARED}
+    found = {*schema(installed.TYPES), *nemo_rls.UNDECLARED}
     for name in BASES:
         plain = OmegaConf.to_container(load_config(installed.EXAMPLES / name))
         found |= set(nemo_rls._paths(plain))  # pyright: ignore

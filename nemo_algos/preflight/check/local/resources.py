@@ -16,6 +16,7 @@ from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFuncti
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.local.torch_classes import known_to_work
 from nemo_algos.preflight.check.rule import Rule, error, warning
+from nemo_algos.preflight.check.rules.run import own_tokenizer
 
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
@@ -65,7 +66,7 @@ def data_files(run: LocalRun) -> Iterator[Finding]:
     for name, split in splits.items():
         try:
             if split:
-                read(split)
+                read(split, f"data.{name}")
         except ValueError as problem:
             yield error(f"data.{name}.data_path", str(problem))
 
@@ -236,5 +237,5 @@ def log_dir(run: LocalRun) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     data_files, reward_functions, own_task, response_length, prompt_lengths, trackers, optimizer,
-    has_device, has_model,
+    has_device, has_model, own_tokenizer,
 )  # fmt: skip

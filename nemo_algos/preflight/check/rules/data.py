@@ -7,7 +7,7 @@ from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
@@ -27,6 +27,9 @@ PROMPTS = {
     "mmlu.txt": "Answer:",
     "mmlu_pro.txt": "Answer:",
 }
+# keys that NeMo-RL's types of `data` have for SFT, and those of a data set for DPO
+OF_SFT = ("add_bos", "add_eos", "add_generation_prompt", "add_system_prompt")
+OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
 DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
 
 
@@ -122,6 +125,21 @@ def _asked(data: Mapping[str, Any]) -> list[str] | None:
         text = path.read_text(errors="replace") if here else PROMPTS[path.name]
         asked += [form for form in ("boxed", "Answer:", "<answer>") if form in text]
     return asked
+
+
+def unread_keys(run: Preflight) -> Iterator[Finding]:
+    """Keys of NeMo-RL's other trainers, which GRPO takes and does not read."""
+    written = run.written.get("data")
+    section = written if isinstance(written, Mapping) else {}
+    found = [f"data.{key}" for key in section if key in OF_SFT]
+    for split in SPLITS:
+        sets = section.get(split) or {}
+        for one in sets if isinstance(sets, list) else [sets]:
+            found += [
+                f"data.{split}.{key}" for key in OF_PAIRS if isinstance(one, Mapping) and key in one
+            ]
+    for path in dict.fromkeys(found):
+        yield warning(path, "GRPO does not read this key of NeMo-RL's other trainers. Remove it.")
 
 
 def files(run: Preflight) -> Iterator[Finding]:

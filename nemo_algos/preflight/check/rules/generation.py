@@ -10,6 +10,15 @@ from nemo_algos.preflight.check.rule import divisors, error, nearest, note, warn
 
 GENERATION = "policy.generation"
 TENSOR = f"{VLLM}.tensor_parallel_size"
+KWARGS = f"{GENERATION}.vllm_kwargs"
+# arguments of vLLM's engine that NeMo-RL's worker sets beside vllm_kwargs; tests/real/nemo compares
+GIVEN = (
+    "disable_log_stats", "dtype", "enable_expert_parallel", "enable_prefix_caching",
+    "enable_sleep_mode", "enforce_eager", "gpu_memory_utilization", "load_format", "max_model_len",
+    "model", "pipeline_parallel_size", "seed", "served_model_name", "skip_tokenizer_init",
+    "tensor_parallel_size", "trust_remote_code", "worker_extension_cls",
+)  # fmt: skip
+NO_ARGUMENT = {"sleep_level": "NeMo-RL chooses the level of vLLM's sleep itself. Remove it."}
 
 
 def engines(run: Preflight) -> Iterator[Finding]:
@@ -56,23 +65,36 @@ def engine_experts(run: Preflight) -> Iterator[Finding]:
         yield error(path, f"{reason}. Set it to {tensor}.")
 
 
-def engine_memory(run: Preflight) -> Iterator[Finding]:
-    """A share of a GPU's memory."""
-    path = f"{VLLM}.gpu_memory_utilization"
-    if run.vllm and not 0 < (run[path] or 0.6) <= 1:
-        yield error(path, f"{run[path]} is not a share of GPU memory. Set a number from 0 to 1.")
+def engine_arguments(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL gives vLLM some arguments itself, and Python takes none twice."""
+    for key in run[KWARGS] or {} if run.vllm else ():
+        if key in GIVEN:
+            own = f" Set `{VLLM}.{key}` instead." if key in (run[VLLM] or {}) else " Remove it."
+            reason = "NeMo-RL gives vLLM this argument itself, and vLLM would be given it twice"
+            yield error(f"{KWARGS}.{key}", f"{reason}.{own}")
+        elif key in NO_ARGUMENT:
+            yield error(
+                f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
+            )
 
 
 def sampling(run: Preflight) -> Iterator[Finding]:
-    """Filters have a range, and greedy responses to a prompt are all the same."""
-    top_k, top_p = run[f"{GENERATION}.top_k"], run[f"{GENERATION}.top_p"]
+    """top_k has a range, and greedy responses to a prompt are all the same."""
+    top_k = run[f"{GENERATION}.top_k"]
     if top_k is not None and top_k != -1 and top_k < 1:
         yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        yield error(f"{GENERATION}.top_p", f"must be above 0 and at most 1, got {top_p}")
     if run[f"{GENERATION}.temperature"] == 0:
         reason = "at 0 all responses to a prompt are the same, so nothing is learned"
         yield error(f"{GENERATION}.temperature", f"{reason}. Set it to 1.0.")
+
+
+def stops(run: Preflight) -> Iterator[Finding]:
+    """A response is not over at the end of its first line."""
+    path = f"{GENERATION}.stop_strings"
+    blank = [text for text in run[path] or [] if not str(text).strip()]
+    if blank:
+        what = f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer"
+        yield warning(path, f"{what}. Remove it, unless an answer is one line.")
 
 
 def validation_sampling(run: Preflight) -> Iterator[Finding]:

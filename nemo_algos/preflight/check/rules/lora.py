@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 
-from nemo_algos.config import Finding
+from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.lora_merge import ASSUMED, DIGITS, Adapter, stored, unchanged
+from nemo_algos.preflight.check.modules import modules
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT, peak_rate
@@ -18,6 +19,13 @@ HEAD = {
     "output_layer": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
 }
 EXPERTS = "model.layers.0.mlp.experts"
+# linear layers by Megatron's names: attention, MLA, MLPs, Mamba-2, multi-token prediction
+OF_MEGATRON = (
+    "linear_qkv", "linear_proj", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
+    "linear_kv_down_proj", "linear_kv_up_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj",
+    "eh_proj", "output_layer", "router", "linear_q", "linear_k", "linear_v", "linear_fc1_up",
+    "linear_fc1_gate",
+)  # fmt: skip
 
 
 def lora(run: Preflight) -> Iterator[Finding]:
@@ -36,6 +44,38 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
     if path and len(ways) > 1:
         cure = f"Set this to {_off(ways[0])}, or remove `{ways[1]}`."
         yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
+
+
+def adapted_names(run: Preflight) -> Iterator[Finding]:
+    """Every pattern names a module that the model has; without any there is nothing to train."""
+    path, names = _section(run), _linear(run)
+    unmet = [p for p in _of(run, "target_modules") if not any(_is_named(p, n) for n in names)]
+    if path is None or not names or not unmet:
+        return
+    known = sorted({name.rpartition(".")[2] for name in names})
+    none = len(unmet) == len(_of(run, "target_modules"))
+    effect = "so no adapter would be trained" if none else "so these have no effect"
+    what = f"no module of the model matches {', '.join(unmet)}{did_you_mean(unmet[0], known)}"
+    say = error if none else warning
+    yield say(f"{path}.target_modules", f"{what}, {effect}. Correct the names.")
+
+
+def _linear(run: Preflight) -> set[str]:
+    """The full names of the model's linear layers; none of a family whose names are not known."""
+    if run.model is None or run.megatron:
+        return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON} if run.megatron else set()
+    found = {
+        f"model.layers.{layer}.{name}"
+        for layer in range(len(run.model.layers))
+        for parts in modules(run.model, layer).values()
+        for name in parts
+    }
+    return found | {"lm_head"} if found else set()
+
+
+def _is_named(pattern: str, name: str) -> bool:
+    """As both match: the module's own name, or the full one by the pattern."""
+    return pattern == name.rpartition(".")[2] or _matches(pattern, name)
 
 
 def adapted_head(run: Preflight) -> Iterator[Finding]:

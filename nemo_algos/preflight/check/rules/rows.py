@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.data.rows import Row, load
 from nemo_algos.preflight.check.keys import ENVIRONMENTS
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, warning
-from nemo_algos.preflight.check.rules.data import datasets
+from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rules.data import MATH, datasets, environment
+from nemo_algos.preflight.check.typed import is_number
 
 READ = (".csv", ".json", ".jsonl", ".parquet")
 LARGEST = 64 << 20  # bytes of a file that is read here
@@ -44,6 +46,43 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
         yield error(path, f"{what}. {reason}. Lower it, or add rows.")
 
 
+def solutions(run: Preflight) -> Iterator[Finding]:
+    """The answers are answers: verifiers of mathematics compare with all that a row has there."""
+    for path, data in datasets(run):
+        rows, key = _rows(data) or [], str(data.get("output_key") or KEYS["output_key"])
+        section = run[f"env.{environment(run, data)}"] or {}
+        maths = environment(run, data) in MATH or "math" in str(section.get("verifier") or "")
+        whole = [row for row in rows if "####" in str(row.get(key))]
+        if whole and maths:
+            what = f"{len(whole)} of {len(rows)} answers are whole solutions with `####`"
+            reason = "the verifier compares with all of it, so each response would earn 0"
+            cure = "Keep only what stands behind ####"
+            yield error(f"{path}.output_key", f"{what} ({whole[0].where}): {reason}. {cure}.")
+
+
+def held_out(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL takes rows from training for validation, also where validation has its own."""
+    for path, data in datasets(run):
+        key, size = f"{path}.split_validation_size", data.get("split_validation_size") or 0
+        if not is_number(size):
+            continue
+        if size > 1 and size % 1:
+            reason = "it is a share of the rows below 1, or else a whole number of rows"
+            yield error(key, f"{reason}, got {size}. Set it to 0.05, for one, or to 256.")
+        elif size and path == "data.train" and run["data.validation"]:
+            rows = _rows(data)
+            taken = f"{_held_out(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
+            what = f"it is {size}, so NeMo-RL moves {taken} of training into validation"
+            reason = "although `data.validation` is set, and scores both together"
+            say = warning if rows and at(run.written, key) is None else note
+            yield say(key, f"{what}, {reason}. Set it to 0 to train on all rows.")
+
+
+def _held_out(size: float, rows: int) -> int:
+    """Rows that are split off: a share of them, rounded up, or a number."""
+    return int(size) if size >= 1 else ceil(size * rows)
+
+
 def validation_environment(run: Preflight) -> Iterator[Finding]:
     """Validation on other data than training's is graded by what grades them, not by default."""
     trained = {data.get("dataset_name") for path, data in datasets(run) if path == "data.train"}
@@ -60,10 +99,10 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
 
 def _left(data: Mapping[str, Any]) -> int | None:
     """Rows to train on, less those split off for validation; None where they are not known."""
-    rows, share = _rows(data), data.get("split_validation_size") or 0
-    if rows is None or not isinstance(share, (int, float)):
+    rows, size = _rows(data), data.get("split_validation_size") or 0
+    if rows is None or not is_number(size):
         return None
-    return len(rows) - int(share if share >= 1 else share * len(rows))
+    return len(rows) - _held_out(size, len(rows))
 
 
 def _rows(data: Mapping[str, Any]) -> list[Row] | None:

@@ -1,5 +1,6 @@
 """The run's surroundings: model files, checkpoints, the clock, logs."""
 
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,15 @@ from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.decided import TRACE, TRACED
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 METRIC = "checkpointing.metric_name"
+BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
+SOME = 0.01  # share of ids up to which reserved ones may have been given names
+ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
@@ -75,6 +79,53 @@ def _hub() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
 
 
+def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
+    """The ids that the model reads are those of its own tokenizer, in either engine."""
+    path, model = "policy.tokenizer.name", str(run[NAME])
+    name = str(run[path])
+    if run[path] is None or name == model:
+        return
+    cure = f"Set it to {model}, or remove it."
+    both = [_vocabulary(one) for one in (model, name)]
+    if all(both):
+        own, given = both
+        others = sum(given.get(number, token) != token for number, token in own.items())
+        if others > SOME * len(own):
+            what = f"in {name}, {others:,} of {len(own):,} ids are other tokens than in {model}"
+            yield error(path, f"{what}, so the model would read noise. {cure}")
+    elif _family(name) is None or _family(name) != _family(model):
+        reason = (
+            "it is not the model's own, and the model reads noise unless both have one vocabulary"
+        )
+        yield warning(path, f"{reason}. {cure}")
+
+
+def _family(name: str) -> str | None:
+    """Qwen2.5 of Qwen/Qwen2.5-1.5B-Instruct: its models share a vocabulary."""
+    found = re.match(r"(?:.*/)?([A-Za-z][\w.-]*?)-\d+(?:\.\d+)?[BbMm](?![A-Za-z])", name)
+    return found and found[1].lower()
+
+
+def _vocabulary(name: str) -> dict[int, str]:
+    """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here."""
+    hub = _hub() / f"models--{name.replace('/', '--')}" / "snapshots"
+    for folder, pattern in ((Path(name), ""), (hub, "*/")):
+        try:
+            file = next(folder.glob(f"{pattern}tokenizer.json"))
+            read = json.loads(file.read_text())
+            found = read["model"]["vocab"]
+            pairs = (
+                found.items()
+                if isinstance(found, dict)
+                else ((t, n) for n, (t, _) in enumerate(found))
+            )
+            added = {token["id"]: token["content"] for token in read.get("added_tokens") or []}
+            return {number: token for token, number in pairs} | added
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            continue
+    return {}
+
+
 def converted_model(run: Preflight) -> Iterator[Finding]:
     """Megatron starts from NeMo-RL's conversion of a folder where there is one, however old."""
     name, again = str(run[NAME]), "policy.megatron_cfg.force_reconvert_from_hf"
@@ -118,9 +169,14 @@ def save_time(run: Preflight) -> Iterator[Finding]:
 def best_metric(run: Preflight) -> Iterator[Finding]:
     """Checkpoints are ranked by a metric that is there when they are saved."""
     name, every = str(run[METRIC] or "train:"), run["grpo.val_period"] or 0
-    period = run["checkpointing.save_period"] or 1
+    period, higher = run["checkpointing.save_period"] or 1, "checkpointing.higher_is_better"
     if not run["checkpointing.enabled"]:
         return
+    if run[higher] is False and name.partition(":")[2] in BETTER:
+        yield warning(
+            higher,
+            f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
+        )
     if not name.startswith(("train:", "val:")):
         yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
     several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
@@ -144,6 +200,30 @@ def save_period(run: Preflight) -> Iterator[Finding]:
     if not saves and steps > LONG:
         reason = "and saves no checkpoint: it cannot resume, and the model is lost at its end"
         yield note("checkpointing.enabled", f"{what} {reason}. Set it to true.")
+
+
+def stop_loses(run: Preflight) -> Iterator[Finding]:
+    """The monitor ends a run between two saves."""
+    path, every = "mismatch.stop_above", run["checkpointing.save_period"] or 1
+    what = "the run ends without a save when the mismatch is above this limit"
+    if not run[path]:
+        return
+    if not run["checkpointing.enabled"]:
+        cure = "Set `checkpointing.enabled: true` and a short `checkpointing.save_period`"
+        yield warning(path, f"{what}, and no checkpoint is saved: all its work is lost. {cure}.")
+    elif every > 1:
+        lost = f"the work since the last checkpoint is lost, up to {every} steps"
+        yield note(path, f"{what}, and {lost}. To lose less, lower `checkpointing.save_period`.")
+
+
+def end(run: Preflight) -> Iterator[Finding]:
+    """Something bounds the run: the base configs have a million steps."""
+    path, epochs = "grpo.max_num_steps", run["grpo.max_num_epochs"]
+    if at(run.written, path) is not None or run[path] < ENDLESS:
+        return
+    or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
+    what = f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}"
+    yield note(path, f"{what}. Set it to the steps that you want, such as 500.")
 
 
 def checkpoint_bytes(run: Preflight) -> float | None:

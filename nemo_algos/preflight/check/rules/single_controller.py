@@ -7,7 +7,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
-from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION
+from nemo_algos.preflight.check.controller_schema import KNOWN, SAMPLERS, SECTION
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
@@ -69,7 +69,8 @@ def unread(run: Preflight) -> Iterator[Finding]:
     for path, off in UNREAD.items() if run.controlled else ():
         if run[path] not in (None, off):
             value = json.dumps(off)
-            yield error(path, f"the single controller does not support it. Set it to {value}.")
+            what = f"the single controller of {KNOWN} does not support it, a later one may"
+            yield error(path, f"{what}. Set it to {value}.")
 
 
 def validated_metric(run: Preflight) -> Iterator[Finding]:

@@ -1,14 +1,16 @@
-"""Values of a wrong type or sign, put right in place so that the rules can judge the rest."""
+"""Values of a wrong type or range, put right in place so that the rules can judge the rest."""
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from types import NoneType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, resolve, set_at
-from nemo_algos.preflight.check.controller_schema import type_findings
+from nemo_algos.config import Finding, at, set_at
+from nemo_algos.preflight.check.controller_schema import SECTION, type_findings
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, SPLITS
+from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.typed import Schema, is_number, misfits
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
@@ -23,61 +25,147 @@ POSITIVE = (
     "policy.train_micro_batch_size",
 )  # fmt: skip
 MOST = 10**9  # of what is counted
-LARGEST = 1e15  # of any number
-KIND = f"a number below {LARGEST:g}"
+MCORE, GENERATION = "policy.megatron_cfg", "policy.generation"
+OURS = "grpo.adv_estimator"  # null confirms that the method's replaces it
 
-# null or absent in NeMo-RL's own configs, so that their type does not show there
-FLAGS = (
-    "data_plane.enabled", "env.should_use_nemo_gym", "grpo.async_grpo.enabled",
-    "grpo.single_controller.enabled", "grpo.skip_reference_policy_logprobs_calculation",
-    "on_policy_distillation.enabled", "policy.dtensor_cfg.lora_cfg.enabled",
-    "policy.generation.mcore_generation_config.async_engine",
-    "policy.generation.use_async_rollouts", "policy.generation.vllm_cfg.is_mx",
-    "policy.megatron_cfg.force_reconvert_from_hf", "policy.megatron_cfg.fp8_cfg.enabled",
-    "policy.megatron_cfg.mtp_detach_heads", "policy.megatron_cfg.peft.enabled",
-    "policy.megatron_cfg.use_fused_linear_logprobs",
-    "policy.megatron_cfg.use_linear_ce_fusion_loss", "policy.reward_model_cfg.enabled",
-    "policy.router_replay.enabled",
+# The ranges that NeMo-RL's types leave out. Beyond them its code divides by 0, takes no step or no
+# row, or trains on something else in silence.
+FROM_1 = (
+    "checkpointing.ft_save_period", "checkpointing.save_period", "data.max_input_seq_length",
+    "data.num_prompts_per_dataloader", "grpo.async_grpo.max_trajectory_age_steps",
+    "grpo.batch_multiplier", "grpo.dynamic_sampling_max_gen_batches", "grpo.max_num_epochs",
+    "grpo.max_rollout_turns", "grpo.max_val_samples", "grpo.val_num_generations_per_prompt",
+    "policy.draft.num_layers", "policy.dtensor_cfg.clear_cache_every_n_steps",
+    "policy.dtensor_cfg.context_parallel_size", "policy.dtensor_cfg.dp_replicate_size",
+    "policy.dtensor_cfg.expert_parallel_size", "policy.dtensor_cfg.lora_cfg.dim",
+    "policy.dtensor_cfg.lora_cfg.alpha", "policy.dtensor_cfg.tensor_parallel_size",
+    "policy.dynamic_batching.logprob_mb_tokens", "policy.dynamic_batching.sequence_length_round",
+    "policy.dynamic_batching.train_mb_tokens", f"{GENERATION}.colocated.resources.gpus_per_node",
+    f"{GENERATION}.colocated.resources.num_nodes", f"{GENERATION}.max_new_tokens",
+    f"{VLLM}.expert_parallel_size", f"{VLLM}.max_model_len",
+    f"{VLLM}.pipeline_parallel_size", f"{VLLM}.tensor_parallel_size",
+    "policy.generation_batch_size", "policy.logprob_chunk_size", f"{MCORE}.context_parallel_size",
+    f"{MCORE}.expert_model_parallel_size", f"{MCORE}.expert_tensor_parallel_size",
+    f"{MCORE}.fused_linear_logprobs_chunk_size", f"{MCORE}.num_layers_in_first_pipeline_stage",
+    f"{MCORE}.num_layers_in_last_pipeline_stage", f"{MCORE}.peft.alpha", f"{MCORE}.peft.dim",
+    f"{MCORE}.pipeline_model_parallel_size", f"{MCORE}.scheduler.lr_decay_iters",
+    f"{MCORE}.tensor_model_parallel_size", "policy.sequence_packing.logprob_mb_tokens",
+    "policy.sequence_packing.train_mb_tokens", "cluster.segment_size",
+    "data_plane.global_segment_size", "data_plane.local_buffer_size",
+    "data_plane.num_storage_units", "data_plane.storage_capacity",
+    "grpo.reward_shaping.max_response_length", f"{MCORE}.hybridep_num_ranks_per_nvlink_domain",
+    f"{MCORE}.linear_ce_fusion_chunk_size",
+    f"{MCORE}.moe_hybridep_num_sms", f"{MCORE}.moe_router_group_topk",
+    f"{MCORE}.moe_router_num_groups", "policy.quant_batch_size", "policy.quant_calib_size",
+    "policy.quant_sequence_length",
+    *(f"data.{split}.{key}" for split in SPLITS
+      for key in ("num_frames", "video_target_num_patches", "video_temporal_patch_size")),
+    *(f"on_policy_distillation.non_colocated_teachers.default_teacher_cfg.{key}" for key in (
+        "context_parallel_size", "expert_model_parallel_size", "gpus_per_node",
+        "micro_batch_size", "num_nodes", "pipeline_model_parallel_size",
+        "tensor_model_parallel_size")),
 )  # fmt: skip
-NUMBERS = (
-    "data.max_input_seq_length", "data.num_prompts_per_dataloader", "grpo.max_val_samples",
-    "grpo.stop_at_validation_threshold", "grpo.val_num_generations_per_prompt",
-    "loss_fn.truncated_importance_sampling_ratio",
-    "loss_fn.truncated_importance_sampling_ratio_min", "policy.dtensor_cfg.dp_replicate_size",
-    "policy.dtensor_cfg.expert_parallel_size",
-    "policy.generation.colocated.resources.gpus_per_node",
-    "policy.generation.colocated.resources.num_nodes", "policy.generation.top_k",
-    "policy.logprob_chunk_size", "policy.megatron_cfg.mtp_loss_scaling_factor",
-    "policy.megatron_cfg.mtp_num_layers", "policy.megatron_cfg.num_layers_in_first_pipeline_stage",
-    "policy.megatron_cfg.num_layers_in_last_pipeline_stage",
-    "policy.megatron_cfg.scheduler.lr_decay_iters", "policy.optimizer.kwargs.lr",
+FROM_0 = (
+    "data.num_workers", "grpo.async_grpo.max_generation_failures", "grpo.seed",
+    "checkpointing.ft_keep_latest_k", "checkpointing.keep_top_k",
+    "loss_fn.reference_policy_kl_penalty", "logger.num_val_samples_to_print",
+    f"{GENERATION}.temperature", f"{GENERATION}.val_temperature", f"{MCORE}.mtp_num_layers",
+    f"{MCORE}.mtp_loss_scaling_factor", f"{MCORE}.optimizer.adam_eps", f"{MCORE}.optimizer.lr",
+    f"{MCORE}.optimizer.clip_grad", f"{MCORE}.optimizer.min_lr",
+    f"{MCORE}.optimizer.weight_decay", f"{MCORE}.scheduler.lr_warmup_init",
+    f"{MCORE}.scheduler.lr_warmup_iters",
+    "cluster.master_port_range_high", "cluster.master_port_range_low",
+    "grpo.reward_shaping.overlong_buffer_length", f"{GENERATION}.port_range_high",
+    f"{GENERATION}.port_range_low", f"{VLLM}.http_refit_server_port",
+    f"{VLLM}.zmq_refit_server_port", f"{MCORE}.cuda_graph_warmup_steps",
+    f"{MCORE}.empty_unused_memory_level", "reward_penalties.token_ids.think_close",
+    "reward_penalties.token_ids.think_open",
+    *(f"data.{split}.{key}" for split in SPLITS
+      for key in ("min_generation_tokens", "seed", "split_validation_size")),
 )  # fmt: skip
+ABOVE_0 = (
+    "logger.gpu_monitoring.collection_interval", "logger.gpu_monitoring.flush_interval",
+    "loss_fn.kl_input_clamp_value", "loss_fn.kl_output_clamp_value",
+    "policy.refit_buffer_size_gb",
+)  # fmt: skip
+SHARES = (
+    "policy.dtensor_cfg.lora_cfg.dropout", f"{MCORE}.peft.dropout",
+    f"{MCORE}.optimizer.optimizer_offload_fraction", f"{VLLM}.gpu_memory_utilization",
+)  # fmt: skip
+_BOUNDS: tuple[tuple[tuple[str, ...], Schema], ...] = (
+    ((*POSITIVE, *FROM_1), {"minimum": 1}),
+    (FROM_0, {"minimum": 0}),
+    (ABOVE_0, {"exclusiveMinimum": 0}),
+    (SHARES, {"minimum": 0, "maximum": 1}),
+    ((f"{GENERATION}.top_p", f"{GENERATION}.val_top_p"), {"exclusiveMinimum": 0, "maximum": 1}),
+)
+RANGES = {key: bounds for keys, bounds in _BOUNDS for key in keys}
+OF_ENVIRONMENTS: dict[str, Schema] = {"num_workers": {"type": "integer", "minimum": 1}}
+OF_ENVIRONMENTS["stop_strings"] = {"anyOf": [{"type": "array"}, {"type": "null"}]}
 
 
-def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
-    """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
+def repair(
+    plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig, schema: Mapping[str, Schema]
+) -> list[Finding]:
+    """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree.
+
+    schema: of each typed key, by path.
+    """
     unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
-    wrong = [*_types(plain, base, base), *_signs(plain, unset)]
-    told = {finding.path for finding in wrong}
-    wrong += [finding for finding in type_findings(plain) if finding.path not in told]
+    wrong = [*_absent(plain, unset), *type_findings(plain)]
+    wrong += misfits(plain, _judging(plain, schema))
+    wrong += _unlike_base(plain, base, base)
+    wrong = [*{finding.path: finding for finding in reversed(wrong)}.values()][::-1]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
-        value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
-        if isinstance(value, dict):
-            value = resolve(OmegaConf.select(tree, path))
-        set_at(plain, path, value)
+        value: Any = OmegaConf.select(tree, path)
+        if OmegaConf.is_config(value):
+            value = OmegaConf.to_container(value, resolve=True)
+        _put(plain, path, value)
     for path in POSITIVE:
         if at(plain, path) is not None:
             set_at(plain, path, int(at(plain, path)))
     return wrong
 
 
-def _types(
+def _judging(plain: Mapping[str, Any], schema: Mapping[str, Schema]) -> dict[str, Schema]:
+    """NeMo-RL's schema, narrowed by RANGES; those of the single controller it has itself."""
+    kept = {path: kind for path, kind in schema.items() if not path.startswith(f"{SECTION}.")}
+    if at(plain, f"{GENERATION}.backend") != "vllm":
+        kept = {path: kind for path, kind in kept.items() if not path.startswith(f"{VLLM}.")}
+    for path in [path for path in kept if path.startswith(f"{VLLM}.") or path == OURS]:
+        kept[path] = {"anyOf": [kept[path], {"type": "null"}]}
+    narrowed = {path: _narrowed(kept[path], more) for path, more in RANGES.items() if path in kept}
+    of_env = {
+        f"env.{name}.{key}": kind for name in ENVIRONMENTS for key, kind in OF_ENVIRONMENTS.items()
+    }
+    most = {path: _narrowed(narrowed[path], {"maximum": MOST}) for path in POSITIVE if path in kept}
+    return kept | narrowed | most | of_env
+
+
+def _narrowed(schema: Schema, more: Schema) -> Schema:
+    """The schema, whose numbers have these bounds too."""
+    if "anyOf" in schema:
+        return {"anyOf": [_narrowed(one, more) for one in schema["anyOf"]]}
+    return {**schema, **more} if schema.get("type") in ("integer", "number") else schema
+
+
+def _absent(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
+    for path in REQUIRED:
+        if at(plain, path) is None:
+            yield Finding(path, "it must not be null. Remove the line to keep NeMo-RL's value.")
+    for path in POSITIVE:
+        if at(plain, path) is None and path not in unset:
+            yield Finding(path, "must be a whole number from 1, got null")
+
+
+def _unlike_base(
     found: Mapping[str, Any], section: Mapping[str, Any], base: Mapping[str, Any], above: str = ""
 ) -> Iterator[Finding]:
+    """Against NeMo-RL's own values: keys without a type, and sections that are not enabled."""
     for key, like in section.items():
         value, path, like = found.get(key), f"{above}{key}", _referred(like, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
-            yield from _types(value, like, base, f"{path}.")
+            yield from _unlike_base(value, like, base, f"{path}.")
         elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
             yield Finding(path, f"must be {wrong}, got {value!r}")
 
@@ -89,7 +177,7 @@ def _unlike(like: Any, value: Any) -> str | None:
     if isinstance(like, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(like, (int, float)):
-        return None if _number(value) else KIND
+        return None if is_number(value) else "a number below 1e+15"
     return "one value" if isinstance(like, str) and isinstance(value, (list, dict)) else None
 
 
@@ -101,28 +189,11 @@ def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
     return 0 if isinstance(value, str) and COMPUTED.match(value) else value
 
 
-def _signs(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
-    for path in REQUIRED:
-        if at(plain, path) is None:
-            yield Finding(path, "it must not be null. Remove the line to keep NeMo-RL's value.")
-    for path in FLAGS:
-        if not isinstance(at(plain, path), (bool, NoneType)):
-            yield Finding(path, f"must be true or false, got {at(plain, path)!r}")
-    for path in NUMBERS:
-        value = at(plain, path)
-        if value is not None and not _number(value):
-            yield Finding(path, f"must be {KIND}, got {value!r}")
-    for path in POSITIVE:
-        value = at(plain, path)
-        if value is None and path in unset:
-            continue
-        if value is None or (_number(value) and (value < 1 or value % 1)):
-            yield Finding(path, f"must be a whole number from 1, got {value!r}")
-        elif _number(value) and value > MOST:
-            yield Finding(path, f"must be at most {MOST:,}, got {value!r}")
-
-
-def _number(value: Any) -> bool:
-    """Neither a flag, nor beyond all that occurs, nor infinite, nor no number."""
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and -LARGEST < value < LARGEST
+def _put(plain: Any, path: str, value: Any) -> None:
+    """Set a key's value in place, in each section of a list of them."""
+    key, _, below = path.partition(".")
+    for section in plain if isinstance(plain, list) else [plain]:
+        if not below:
+            section[key] = value
+        elif isinstance(section.setdefault(key, {}), (dict, list)):
+            _put(section[key], below, value)
