@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from nemo_algos.preflight.plan import speed
 from nemo_algos.preflight.plan.layouts import Change, Plan, measured_errors
 
 GB = 1e9
@@ -27,8 +28,13 @@ def totals(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
     return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
 
 
-def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[RenderableType]:
-    """The model, its layout, bytes by component, seconds by phase, and what would make it fit."""
+def tables(
+    p: Plan, change: Change | None, sums: dict[str, float], ends: dict[float, float]
+) -> Iterator[RenderableType]:
+    """The model, its layout, bytes by component, seconds by phase, and what would make it fit.
+
+    ends: seconds of a step by tokens of its mean sequence, where the user gives no mean.
+    """
     run, lay = p.run, p.run.layout
     yield (
         f"{run.model.parameters / 1e9:.1f}B parameters ({run.model.active_parameters / 1e9:.1f}B "
@@ -38,6 +44,7 @@ def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[R
     )
     yield _bytes(p)
     yield _seconds(p)
+    yield _lengths(p, ends)
     yield _errors()
     yield _target(p, sums)
     yield _verdict(p, change)
@@ -80,10 +87,22 @@ def _seconds(p: Plan) -> Table:
     return table
 
 
+def _lengths(p: Plan, ends: dict[float, float]) -> str:
+    longest = speed.longest(p.run, p.tokens)
+    reason = f"{speed.TAIL} times the mean, or the limit"
+    if not speed.ends_answers(p.run):
+        reason = "the limit: the model's name has no Instruct or Chat, so some may never end"
+    text = f"Assumed: sequences of {p.tokens:,.0f} tokens, the longest {longest:,.0f} ({reason})."
+    if not ends:
+        return text
+    both = " and ".join(f"{s:,.0f} s with {tokens:,.0f} tokens" for tokens, s in ends.items())
+    return f"{text} Without --mean-tokens the mean is a guess: a step takes {both}."
+
+
 def _errors() -> str:
     peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
     return (
-        f"Ranges: the error that 90 % of Megatron-LM's tests stayed within (memory "
+        f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
         f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
         f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
     )
