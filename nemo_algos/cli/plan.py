@@ -13,7 +13,7 @@ from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.snapshot import load
-from nemo_algos.preflight.plan import page, report
+from nemo_algos.preflight.plan import measured, page, report
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors
 from nemo_algos.preflight.plan.layouts import plan as planned
@@ -33,6 +33,9 @@ def plan(
     top: Annotated[int, typer.Option(help="layouts to show per node count")] = 10,
     price: Annotated[float | None, typer.Option(help="price of a GPU-hour")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="steps of the run; default: 100")] = None,
+    own: Annotated[
+        Path | None, typer.Option("--measured", help="driver's log or Slurm run with first steps")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="write an HTML page with memory charts")] = None,
     nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
@@ -63,6 +66,10 @@ def plan(
         for n, (some, reason) in found.items()
         for part in report.ranking(n, some, reason, price)
     ]
+    found_steps = measured.read(own) if own else {}
+    if found_steps:
+        total = report.totals(p, int(sums["steps"]), price, found_steps["step"])
+        shown += report.comparison(p, found_steps, total)
     every = [layout for some, _ in found.values() for layout in some]
     if html:
         page.write(html, [p, *every], shown)
@@ -73,6 +80,7 @@ def plan(
         reasons = (
             {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
         )
+        more |= {"measured_seconds": found_steps} if found_steps else {}
         more |= {"step_seconds_by_mean_tokens": ends} if ends else {}
         echo(json.dumps(p.numbers() | more | listed | reasons, indent=2))
     else:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from nemo_algos.preflight.plan import speed
+from nemo_algos.preflight.plan import measured, speed
 from nemo_algos.preflight.plan.layouts import Change, Plan, measured_errors
 
 GB = 1e9
@@ -20,11 +20,13 @@ def within(value: float, kind: str, digits: int = 0) -> str:
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
-def totals(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
-    """Tokens, seconds, GPU-hours and their price until this step."""
-    hours = steps * p.step_seconds * p.run.layout.gpus / 3600
+def totals(
+    p: Plan, steps: int, price: float | None = None, each: float | None = None
+) -> dict[str, float]:
+    """Tokens, seconds, GPU-hours and their price until this step; each: a step's, if measured."""
+    seconds = steps * (each or p.step_seconds)
+    hours = seconds * p.run.layout.gpus / 3600
     tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
-    seconds = steps * p.step_seconds
     return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
 
 
@@ -48,6 +50,14 @@ def tables(
     yield _errors()
     yield _target(p, sums)
     yield _verdict(p, change)
+
+
+def comparison(p: Plan, found: dict[str, float], sums: dict[str, float]) -> list[RenderableType]:
+    """Planned seconds beside a run's own, and what the rest of it takes by these."""
+    table = Table("seconds of a step", "planned", "measured", box=None)
+    for name, seconds in measured.planned(p).items():
+        table.add_row(name, f"{seconds:.0f}", f"{found[name]:.0f}")
+    return [table, f"by the measured steps, {_target(p, sums)}"]
 
 
 def _target(p: Plan, sums: dict[str, float]) -> str:
