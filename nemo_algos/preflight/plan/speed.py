@@ -40,7 +40,7 @@ CPU_ADAM = 1e9  # parameters per second of a node: 200 bytes each of its memory 
 # seconds of a layer, and bytes per second of all weights, which every engine's GPU sees; fitted on
 # five refits that NeMo-RL published (docs/plan.md)
 REFIT_LAYER, REFIT = 0.14, 48.2e9
-FIXED, SAMPLE = 3.3, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
+FIXED, SAMPLE = 2.0, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
 
 
 def forward_flops(run: Setup, tokens: float) -> float:

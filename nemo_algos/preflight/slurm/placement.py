@@ -105,10 +105,13 @@ def _limit(text: str) -> float:
 
 
 def step_seconds(run: Preflight) -> float:
-    """Of a step, by `plan`; 0 where the model is unknown."""
+    """Of a step, by `plan`; 0 where it does not know the model, or not all of its parts."""
     if run.model is None:
         return 0.0
-    return plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+    try:
+        return plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+    except ValueError:
+        return 0.0
 
 
 def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]:
@@ -118,8 +121,7 @@ def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]
     """
     if job.stalled is not None:
         return job, None
-    turns = run["grpo.max_rollout_turns"] or 1
-    if not step or turns > 1 or run["env.should_use_nemo_gym"]:
+    if not step or (run["grpo.max_rollout_turns"] or 1) > 1:
         reason = "`plan` does not know this model" if not step else "rollouts have several turns"
         what = f"it is off, because {reason}"
         cure = "Set the minutes after which a run without a new step is restarted."

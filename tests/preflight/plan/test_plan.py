@@ -259,7 +259,7 @@ def test_own_first_steps_correct_the_plan(tmp_path):
     }
     text = CliRunner().invoke(app, [*asked, str(new)]).stdout
     assert f"{90 * 110 * 32 / 3600:,.0f} GPU-hours" in text
-    assert re.search(r"generation +\d+ +55\n", text)
+    assert re.search(r"generation +\d+ +55 *\n", text)
 
 
 def test_parts_of_an_asynchronous_plan_are_those_that_are_waited_for():

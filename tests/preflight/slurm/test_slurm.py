@@ -15,6 +15,7 @@ import yaml
 from says import Says
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
+from nemo_algos.preflight.plan import layouts
 from nemo_algos.preflight.slurm.batch import SCRIPTS, Job, job_name, save_by, seconds
 from nemo_algos.preflight.slurm.prepare import points
 
@@ -237,7 +238,7 @@ def stalled(here, line=""):
     return int(seconds), [line for line in said.err if "--stalled" in line]
 
 
-def test_a_hang_is_ten_planned_steps_or_half_an_hour(here):
+def test_a_hang_is_ten_planned_steps_or_half_an_hour(here, monkeypatch):
     """Where the plan knows the step: not of another model, nor of the time that tools take."""
     assert stalled(here) == (1800, [Says("note --stalled 30 10")])
     long = "policy.max_total_sequence_length=4096 grpo.num_prompts_per_step=4096"
@@ -248,6 +249,8 @@ def test_a_hang_is_ten_planned_steps_or_half_an_hour(here):
     assert stalled(here, "--stalled 0") == (0, [])
     for unknown in ("policy.model_name=a/b", "grpo.max_rollout_turns=3"):
         assert stalled(here, unknown) == (0, [Says("note --stalled off")])
+    monkeypatch.setattr(layouts, "EXPLAINED", -1)  # a model whose parts the plan does not know
+    assert stalled(here) == (0, [Says("note --stalled off")])
 
 
 def test_a_full_disk_is_said_with_the_path(here, monkeypatch):
