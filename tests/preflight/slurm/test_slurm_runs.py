@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 from says import Says
@@ -55,7 +56,7 @@ NOW = 1_000_000_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def noted(run, *lines):
@@ -166,7 +167,7 @@ def test_tail_follows_from_attempt_to_attempt_until_no_job_is_left(here, run, mo
             driver_log(run, "12-1", "again\n", age=-1e9)
             queue(here, run, [])
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=sleep))
     said = invoked("slurm", "tail", "etr", "--out", f"{here}/runs")
     assert said.status == 0 and len(seconds) == 2 * runs.LOOK + 1
     assert [line[-5:] for line in said.out] == ["iting", "xxxxx", "last", "new", "again"]
