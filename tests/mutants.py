@@ -17,6 +17,8 @@ METRICS = "nemo_algos/algorithms/core/metrics.py"
 OF_METRICS = "tests/algorithms/core/test_metrics.py"
 LOCAL = "nemo_algos/engines/local/"
 LOCAL_TESTS = "tests/engines/local/test_"
+PLAN = "nemo_algos/preflight/plan/"
+OF_MEMORY = "tests/preflight/plan/test_memory_model.py"
 OF_ZOO = "tests/algorithms/methods/test_zoo.py"
 GOLDEN = "tests/algorithms/golden/test_committed.py"
 
@@ -57,6 +59,10 @@ MUTANTS = [
     Mutant(METHODS + "apmpo.py", "high = params.clip_min", "high = params.clip_max"),
     Mutant(METHODS + "etr.py", "params.macro * 4", "params.macro * 3"),
     Mutant("nemo_algos/algorithms/core/tokens.py", "rank <= count", "rank < count"),
+    # the memory model of `plan`
+    Mutant(PLAN + "memory.py", "2 * 2 * largest", "2 * largest", OF_MEMORY),
+    Mutant(PLAN + "memory.py", " + p.extra_forward", "", OF_MEMORY),
+    Mutant(PLAN + "memory.py", "layer(run, parts) + 2 * norm", "layer(run, parts)", OF_MEMORY),
     # what the embedded engine does and says
     Mutant(METRICS, "min(limit, REACH)", "REACH", OF_METRICS),
     Mutant(METRICS, "torch.ge, row_sum", "torch.gt, row_sum", OF_METRICS),

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from omegaconf import OmegaConf
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.snapshot import load
-from nemo_algos.preflight.plan import page, report
+from nemo_algos.preflight.plan import measured, page, report
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import gpu_of, measured_errors
+from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors
 from nemo_algos.preflight.plan.layouts import plan as planned
 from nemo_algos.preflight.plan.search import checker, layouts, remedy
 from nemo_algos.terminal import Console, echo
@@ -32,12 +33,17 @@ def plan(
     top: Annotated[int, typer.Option(help="layouts to show per node count")] = 10,
     price: Annotated[float | None, typer.Option(help="price of a GPU-hour")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="steps of the run; default: 100")] = None,
+    own: Annotated[
+        Path | None, typer.Option("--measured", help="driver's log or Slurm run with first steps")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="write an HTML page with memory charts")] = None,
     nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
     given, release = load_config(config, overrides, "train"), load(nemo_rl or versions(config)[0])
+    if model:
+        OmegaConf.update(given, "policy.model_name", model)
     run, findings = judge(given, release)
     refuse(findings)
     card = gpu or gpu_of(run.plain)
@@ -48,17 +54,22 @@ def plan(
         raise ValueError(f"--top {top}: must be at least 1")
     if price is not None and not 0 <= price < inf:
         raise ValueError(f"--price {price:g}: must be a finite number from 0")
-    shape = facts(model) if model else run.model or facts(run["policy.model_name"])
+    shape = run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
-    accepts = checker(given, release, model)
+    ends = {} if mean_tokens else both_ends(p)
+    accepts = checker(given, release)
     found = {n: layouts(p, n, accepts, top) for n in counts}
     change, sums = remedy(p, accepts), report.totals(p, steps or min(p.steps, 100), price)
-    shown = list(report.tables(p, change, sums))
+    shown = list(report.tables(p, change, sums, ends))
     shown += [
         part
         for n, (some, reason) in found.items()
         for part in report.ranking(n, some, reason, price)
     ]
+    found_steps = measured.read(own) if own else {}
+    if found_steps:
+        total = report.totals(p, int(sums["steps"]), price, found_steps["step"])
+        shown += report.comparison(p, found_steps, total)
     every = [layout for some, _ in found.values() for layout in some]
     if html:
         page.write(html, [p, *every], shown)
@@ -69,6 +80,8 @@ def plan(
         reasons = (
             {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
         )
+        more |= {"measured_seconds": found_steps} if found_steps else {}
+        more |= {"step_seconds_by_mean_tokens": ends} if ends else {}
         echo(json.dumps(p.numbers() | more | listed | reasons, indent=2))
     else:
         console = Console(highlight=False)

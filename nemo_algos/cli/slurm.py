@@ -63,8 +63,9 @@ def job(
         int, typer.Option(min=0, max=9999, help="retries after errors without a saved step")
     ] = 0,
     stalled: Annotated[
-        int, typer.Option(min=0, help="restart after so many minutes without a step")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="restart after so many minutes without a step; 0: never"),
+    ] = None,
     mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
     sbatch: Annotated[
         list[str] | None, typer.Option(help="an sbatch option, e.g. --qos=high")
@@ -72,7 +73,7 @@ def job(
     program: Annotated[
         Path | None, typer.Option(help="run this instead of run_grpo_math.py")
     ] = None,
-    out: Annotated[Path, typer.Option(help="parent folder of the runs")] = runs.OUT,
+    out: Annotated[str, typer.Option(help="parent folder of the runs")] = str(runs.OUT),
     name: Annotated[str, typer.Option(help="name of the folder and the job")] = "",
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: one run for each value")] = None,
     chain: Annotated[int, typer.Option(min=1, help="number of jobs to run in sequence")] = 1,
@@ -102,18 +103,20 @@ def job(
         program=(program or PROGRAM).resolve(),
         max_requeues=max_requeues,
         retries=retries,
-        stalled=60 * stalled,
+        stalled=None if stalled is None else 60 * stalled,
     )
     base, sizes = name or re.sub(r"[^\w.-]", "-", file.stem), Sizes(nodes, gpus_per_node)
     if (submit or test_only) and not shutil.which("sbatch"):
         raise ValueError("sbatch not found: log in to the cluster, or remove --submit")
+    if not out:
+        raise ValueError("--out: it is empty. Name the parent folder of the runs.")
     if submit and test_only:
         raise ValueError("--test-only never submits: remove --submit or --test-only")
     points = jobs.points(sweep or [], overrides or [])
     runs = [
         jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
         for point in points
-        for folder in [out.resolve() / _name(base, point)]
+        for folder in [Path(out).resolve() / _name(base, point)]
     ]
     jobs.apart(runs)
     for point in points if rehearse else ():

@@ -2,11 +2,12 @@
 # watch.sh RAY: ends the process RAY, ray.sub, where no step has begun for STALLED seconds. The first
 # step is exempt: it compiles, and its models are loaded. Before that it saves the stacks of all Python processes.
 logs=$BASE_LOG_DIR/$ATTEMPT-logs
-begun=0 since=$SECONDS
+begun=0 lines=0 since=$SECONDS
 while ((STALLED == 0 || begun < 2 || SECONDS - since < STALLED)); do
 	sleep 10
 	now=$(grep -cE '=+ Step [0-9]+/[0-9]+ =+' "$logs/ray-driver.log" 2>/dev/null)
-	((now > begun)) && begun=$now since=$SECONDS
+	((now < lines)) && lines=0 # the log was truncated (logrotate): all that it has is new
+	((now > lines)) && begun=$((begun + now - lines)) lines=$now since=$SECONDS
 done
 echo "no step began for $STALLED s (--stalled): stacks are in $logs"
 touch "$RUN/stalled"

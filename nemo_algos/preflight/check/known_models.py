@@ -5,7 +5,8 @@ models.json is written by scripts/model_facts.py from the config values of model
 
 import functools
 import json
-import os.path
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from nemo_algos.config import did_you_mean, validate
 from nemo_algos.preflight.check.decoder import Model
 
 HERE, FILE = Path(__file__).parent, "config.json"
+TRAINED = re.compile(r"(-(Instruct|Base|Chat|Thinking|2507))+$")  # of a name
 POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
 
 
@@ -35,17 +37,19 @@ def configs() -> dict[str, dict[str, Any]]:
 def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     """By name in the table, or by folder or path of a config.json, with these values in it changed.
 
-    Raises ValueError for a model that is not known or that transformers cannot build.
+    Other names are looked for in the local cache of Hugging Face's hub, then among the table's by
+    their stems. Raises ValueError for a model that is not known or that transformers cannot build.
     """
     path, over = os.path.join(name, FILE) if os.path.isdir(name) else name, overrides or {}
+    if name not in table() and not os.path.isfile(path):
+        path = _cached(name)
     if os.path.isfile(path):
         values = json.loads(Path(path).read_text())
         if not isinstance(values, dict):
             raise ValueError(f"{path} must contain a JSON object of key: value pairs")
         return _build({**over, **_override(values, over)}, path)
     if name not in table():
-        near = did_you_mean(name, sorted(table()))
-        raise ValueError(f"Model {name} is unknown{near}. Name a folder with its {FILE}.")
+        name = _relative(name)
     if not over:
         return table()[name]
     values = configs()[name]
@@ -55,6 +59,31 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
         return validate(Model, facts, "policy.hf_config_overrides")
     return _build(changed, name)
+
+
+def _cached(name: str) -> str:
+    """The path of a model's config.json in the hub's cache; it need not be there."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    hub = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
+    folder = Path(hub).expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        return str(folder / "snapshots" / (folder / "refs" / "main").read_text().strip() / FILE)
+    except (OSError, ValueError):
+        return ""
+
+
+def _relative(name: str) -> str:
+    """The table's model of the same weights' shape: another only in how it was trained.
+
+    The one of the most positions, which a later release may have extended. Raises ValueError where
+    there is none.
+    """
+    alike = [known for known in table() if TRAINED.sub("", known) == TRAINED.sub("", name)]
+    if not alike:
+        near = did_you_mean(name, sorted(table()))
+        cure = f"Get it by `hf download {name} {FILE}`, or name a folder with its {FILE}."
+        raise ValueError(f"Model {name} is unknown{near}. {cure}")
+    return max(alike, key=lambda known: table()[known].max_position_embeddings)
 
 
 def _override(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +106,11 @@ def _of_shape() -> set[str]:
 
 
 def _build(values: Mapping[str, Any], where: str) -> Model:
+    return _built(json.dumps(values), where)
+
+
+@functools.cache  # `plan` asks `check` about many layouts of one model
+def _built(values: str, where: str) -> Model:
     from nemo_algos.preflight.check.built import facts  # transformers takes seconds to import
 
-    return facts(values, where)
+    return facts(json.loads(values), where)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from nemo_algos.preflight.plan import measured, speed
 from nemo_algos.preflight.plan.layouts import Change, Plan, measured_errors
 
 GB = 1e9
@@ -19,16 +20,23 @@ def within(value: float, kind: str, digits: int = 0) -> str:
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
-def totals(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
-    """Tokens, seconds, GPU-hours and their price until this step."""
-    hours = steps * p.step_seconds * p.run.layout.gpus / 3600
+def totals(
+    p: Plan, steps: int, price: float | None = None, each: float | None = None
+) -> dict[str, float]:
+    """Tokens, seconds, GPU-hours and their price until this step; each: a step's, if measured."""
+    seconds = steps * (each or p.step_seconds)
+    hours = seconds * p.run.layout.gpus / 3600
     tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
-    seconds = steps * p.step_seconds
     return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
 
 
-def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[RenderableType]:
-    """The model, its layout, bytes by component, seconds by phase, and what would make it fit."""
+def tables(
+    p: Plan, change: Change | None, sums: dict[str, float], ends: dict[float, float]
+) -> Iterator[RenderableType]:
+    """The model, its layout, bytes by component, seconds by phase, and what would make it fit.
+
+    ends: seconds of a step by tokens of its mean sequence, where the user gives no mean.
+    """
     run, lay = p.run, p.run.layout
     yield (
         f"{run.model.parameters / 1e9:.1f}B parameters ({run.model.active_parameters / 1e9:.1f}B "
@@ -38,9 +46,18 @@ def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[R
     )
     yield _bytes(p)
     yield _seconds(p)
+    yield _lengths(p, ends)
     yield _errors()
     yield _target(p, sums)
     yield _verdict(p, change)
+
+
+def comparison(p: Plan, found: dict[str, float], sums: dict[str, float]) -> list[RenderableType]:
+    """Planned seconds beside a run's own, and what the rest of it takes by these."""
+    table = Table("seconds of a step", "planned", "measured", box=None)
+    for name, seconds in measured.planned(p).items():
+        table.add_row(name, f"{seconds:.0f}", f"{found[name]:.0f}")
+    return [table, f"by the measured steps, {_target(p, sums)}"]
 
 
 def _target(p: Plan, sums: dict[str, float]) -> str:
@@ -80,10 +97,22 @@ def _seconds(p: Plan) -> Table:
     return table
 
 
+def _lengths(p: Plan, ends: dict[float, float]) -> str:
+    longest = speed.longest(p.run, p.tokens)
+    reason = f"{speed.TAIL} times the mean, or the limit"
+    if not speed.ends_answers(p.run):
+        reason = "the limit: the model's name has no Instruct or Chat, so some may never end"
+    text = f"Assumed: sequences of {p.tokens:,.0f} tokens, the longest {longest:,.0f} ({reason})."
+    if not ends:
+        return text
+    both = " and ".join(f"{s:,.0f} s with {tokens:,.0f} tokens" for tokens, s in ends.items())
+    return f"{text} Without --mean-tokens the mean is a guess: a step takes {both}."
+
+
 def _errors() -> str:
     peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
     return (
-        f"Ranges: the error that 90 % of Megatron-LM's tests stayed within (memory "
+        f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
         f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
         f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
     )

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.check.snapshot import Release
@@ -21,12 +22,8 @@ KEYS["context"] = "context_parallel_size"
 Accepts = Callable[[Change], bool]
 
 
-def checker(written: DictConfig, release: Release, model: str = "") -> Accepts:
-    """Whether `check` finds no error with a change that it does not find without it.
-
-    model: the folder of another model than the config's.
-    """
-    named = {"policy.model_name": model} if model else {}
+def checker(written: DictConfig, release: Release) -> Accepts:
+    """Whether `check` finds no error with a change that it does not find without it."""
 
     def errors(change: Change) -> set[str]:
         config = written.copy()
@@ -34,8 +31,8 @@ def checker(written: DictConfig, release: Release, model: str = "") -> Accepts:
             OmegaConf.update(config, path, value, force_add=True)
         return {str(f) for f in judge(config, release)[1] if f.severity == "error"}
 
-    known = errors(named)
-    return lambda change: errors(named | change) <= known
+    known = errors({})
+    return lambda change: errors(change) <= known
 
 
 def _with(p: Plan, change: Change) -> Plan | None:
@@ -81,13 +78,18 @@ def _generation_changes(p: Plan) -> Iterator[Change]:
 def possible(run: Setup) -> bool:
     """Whether the sizes of the groups divide what they divide."""
     m, p = run.model, run.layout
-    copied = max(p.tensor, m.kv_heads) % min(p.tensor, m.kv_heads) == 0
-    heads = m.num_attention_heads % p.tensor == 0 and copied
+    heads = _splits(m, p.tensor) and _splits(m, p.generation_tensor)
     ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
     experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)
     batch = p.data > 0 and run["policy.train_global_batch_size"] % p.data == 0
     engines = p.generation_gpus % (p.generation_tensor * p.generation_pipeline) == 0
     return heads and ranks and experts and batch and engines and p.pipeline <= m.num_hidden_layers
+
+
+def _splits(model: Model, ranks: int) -> bool:
+    """Whether query heads divide over the ranks, and key-value heads do or are copied."""
+    groups = model.kv_heads
+    return model.num_attention_heads % ranks == 0 and max(ranks, groups) % min(ranks, groups) == 0
 
 
 def remedy(p: Plan, accepts: Accepts) -> Change | None:
@@ -107,7 +109,10 @@ def remedy(p: Plan, accepts: Accepts) -> Change | None:
 def _cheapest(
     p: Plan, fits: Callable[[Plan], bool], candidates: list[Change], accepts: Accepts
 ) -> Change | None:
-    """The single change that fits with the fastest step; else the first that do together."""
+    """The single change that fits with the fastest step; else the first that do together.
+
+    An engine that one node can hold does not span two.
+    """
 
     def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
         for change in changes:
@@ -116,9 +121,14 @@ def _cheapest(
 
     alone = list(fitting(candidates))
     if alone:
-        return min(alone, key=lambda pair: pair[0].step_seconds)[1]
+        return min(alone, key=lambda pair: (_spans(pair[0]), pair[0].step_seconds))[1]
     together = list(itertools.accumulate(candidates, lambda a, b: a | b))
     return next((change for _, change in fitting(together)), None)
+
+
+def _spans(p: Plan) -> bool:
+    lay = p.run.layout
+    return lay.generation_tensor > lay.gpus_per_node
 
 
 def resized(run: Setup, **sizes: int) -> Change:
@@ -151,10 +161,14 @@ def ends(layers: int, stages: int) -> tuple[int | None, int | None]:
 def layouts(p: Plan, nodes: int, accepts: Accepts, top: int) -> tuple[list[Plan], str]:
     """Megatron layouts on so many nodes that fit and pass `check`; or the reason for none.
 
-    The fastest first, those that fit only by the middle of their range last; generation stays as
-    it is.
+    The fastest first, those that fit only by the middle of their range last. Generation stays as it
+    is where its cache holds a sequence; else it is changed so that it does.
     """
-    tried = [other for change in _layouts(p, nodes) if (other := _with(p, change))]
+    engine: Change = {}
+    if not p.generates:
+        cures = list(_generation_changes(p))
+        engine = _cheapest(p, attrgetter("generates"), cures, accepts) or {}
+    tried = [other for change in _layouts(p, nodes) if (other := _with(p, change | engine))]
     fitting = sorted(
         (x for x in tried if x.trains and x.generates), key=lambda x: (x.tight, x.step_seconds)
     )
@@ -179,7 +193,10 @@ def _reason(tried: list[Plan], fitting: list[Plan]) -> str:
         return "no parallel sizes divide these GPUs, the heads and the batch."
     least = min(tried, key=lambda x: sum(x.training.values()))
     if least.trains and not least.generates:
-        return "an engine's KV cache cannot hold one sequence. Raise the TP of generation."
+        return (
+            "an engine's KV cache cannot hold one sequence, with no TP of generation that divides "
+            "the heads. Lower policy.max_total_sequence_length, or use a GPU with more memory."
+        )
     needed = sum(least.training.values()) / 1e9
     have = f"{least.run.gpu.memory / 1e9:.0f}"
     return f"the smallest needs {needed:.0f} GB, but a GPU has {have} GB."

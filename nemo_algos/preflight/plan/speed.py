@@ -5,6 +5,7 @@ N active parameters without the input embedding, L layers, a heads of size d, se
 backward twice that; full recomputation another forward.
 """
 
+import re
 from math import log2
 
 from nemo_algos.engines.nemo.decided import EPOCHS
@@ -32,11 +33,14 @@ READING = 0.6  # share of the data sheet's memory bandwidth that decoding reache
 LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
 REDUCING = 15e-6  # of each of a layer's two all-reduces within NVLink
 BETWEEN, RACK = 60e-6, 25e-6  # and for each doubling of hosts, over InfiniBand or a rack's NVLink
-TAIL = 3  # times the mean: the longest response, where that may be so long
+TAIL = 3  # times the mean: the longest response of a model that was taught to end its answers
+CHAT = re.compile(r"instruct|chat|-it\b", re.IGNORECASE)  # in the name of such a model
 OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
 CPU_ADAM = 1e9  # parameters per second of a node: 200 bytes each of its memory at 200 GB/s
-REFIT = 36.5e9  # bytes per second of all weights, which every engine's GPU sees
-FIXED, SAMPLE = 3.3, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
+# seconds of a layer, and bytes per second of all weights, which every engine's GPU sees; fitted on
+# five refits that NeMo-RL published (docs/plan.md)
+REFIT_LAYER, REFIT = 0.14, 48.2e9
+FIXED, SAMPLE = 2.0, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
@@ -109,8 +113,14 @@ def generation_seconds(run: Setup, tokens: float) -> float:
 
 
 def longest(run: Setup, tokens: float) -> float:
-    """Tokens of the longest sequence of a step."""
-    return min(run["policy.max_total_sequence_length"], TAIL * tokens)
+    """Tokens of the longest sequence of a step: of a base model some run to the limit."""
+    limit = run["policy.max_total_sequence_length"]
+    return min(limit, TAIL * tokens) if ends_answers(run) else limit
+
+
+def ends_answers(run: Setup) -> bool:
+    """Whether the model's name says that it was taught to end its answers."""
+    return bool(CHAT.search(str(run["policy.model_name"])))
 
 
 def latency(run: Training, gpu: GPU) -> float:
@@ -171,7 +181,7 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
         "reference log-probs": compared * forward,
         "training": trained,
         "optimizer on the host": updating(run),
-        "refit": 2 * run.model.parameters / REFIT,
+        "refit": REFIT_LAYER * run.model.num_hidden_layers + 2 * run.model.parameters / REFIT,
         "offloading": 2 * left / OFFLOADING,
         "fixed": FIXED + SAMPLE * run.rollouts,
     }

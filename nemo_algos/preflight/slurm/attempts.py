@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nemo_algos.preflight.slurm.steps import last_saved_step
 
 DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
+LINE = re.compile(r"(\S+) (\d{1,12}) (\d{1,6}) (\d{1,6}) (\w+) \d{1,12}")  # of `attempts`
 STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
 OTHERS = re.compile(r"\+|srun:|slurmstepd|$")  # lines of a batch log that are not job.sh's
 SEARCHED = 1 << 20  # bytes at the end of a log
@@ -38,10 +39,24 @@ class Noted(NamedTuple):
 
 
 def read_attempts(run: Path) -> list[Noted]:
-    """All of them, the oldest first."""
+    """All of them, the oldest first. Raises ValueError for a line that job.sh did not write.
+
+    A line of fewer words was cut short while it was written, and does not count.
+    """
     file = run / "attempts"
-    words = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
-    return [Noted(w[0], int(w[1]), int(w[2]), int(w[3]), w[4]) for w in words if len(w) == 6]
+    text = file.read_text(errors="replace") if file.exists() else ""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line.split()) < 6:
+            continue
+        match = LINE.fullmatch(line)
+        if match is None or match[5] not in ("start", *ENDS):
+            hint = "Remove the line, or the folder if it is no run of yours."
+            raise ValueError(
+                f"{file}, line {number}: {line[:80]!r} was not written by a job. {hint}"
+            )
+        found.append(Noted(match[1], int(match[2]), int(match[3]), int(match[4]), match[5]))
+    return found
 
 
 def gpu_hours(run: Path, running: bool) -> float:
@@ -81,10 +96,19 @@ def progress(run: Path) -> str:
     logs = newest(run, DRIVER)
     began = next((step for log in logs for step in _steps(log)[-1:]), "-")
     ago = f" (last line {_age(logs[0])} ago)" if logs and not (run / "finished").exists() else ""
-    given = re.findall("^export CHECKPOINTS=(.*)$", (run / "job.sh").read_text(), re.MULTILINE)
-    checkpoints = Path(*shlex.split(given[0])) if given else run / "checkpoints"
     end = ", finished" if (run / "finished").exists() else ""
-    return f"step {began}{ago}, saved {last_saved_step(checkpoints)}{end}"
+    return f"step {began}{ago}, saved {last_saved_step(_checkpoints(run / 'job.sh'))}{end}"
+
+
+def _checkpoints(script: Path) -> Path:
+    """Where the run's batch script says that they are. Raises ValueError for an open quote."""
+    text = script.read_bytes().decode(errors="surrogateescape")  # as paths are read
+    given = re.findall("^export CHECKPOINTS=(.*)$", text, re.MULTILINE)
+    try:
+        return Path(*shlex.split(given[0])) if given else script.parent / "checkpoints"
+    except ValueError as error:
+        hint = "Write the run again: nemo-algos slurm CONFIG."
+        raise ValueError(f"{script}: CHECKPOINTS={given[0][:80]!r}: {error}. {hint}") from None
 
 
 def _steps(log: Path) -> list[str]:

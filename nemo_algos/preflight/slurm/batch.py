@@ -1,6 +1,7 @@
 """A run as a batch script: sbatch's options and the variables of job.sh and ray.sub."""
 
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -12,13 +13,14 @@ from nemo_algos.engines.nemo.checkout import ROOT
 from nemo_algos.preflight.slurm import outputs
 
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
+LONGEST = 60 * (2**32 - 3)  # seconds: Slurm counts minutes in 32 bits, of which two have a meaning
 SCRIPTS = repository_folder("scripts/slurm")
 
 
 class Job(NamedTuple):
     """What sbatch, job.sh and ray.sub are told; `options` of sbatch as they are.
 
-    `margin` and `stalled` are in seconds; a `stalled` of 0 is never.
+    `margin` and `stalled` are in seconds; a `stalled` of 0 is never, None is for the plan to say.
     """
 
     account: str
@@ -32,7 +34,7 @@ class Job(NamedTuple):
     program: Path = PROGRAM
     max_requeues: int = 20
     retries: int = 0
-    stalled: int = 0
+    stalled: int | None = None
 
 
 def seconds(time: str) -> int:
@@ -43,7 +45,10 @@ def seconds(time: str) -> int:
     days, clock = match.groups()
     parts = [int(part) for part in clock.split(":")]
     first = 3600 if days or len(parts) == 3 else 60
-    return int(days or 0) * 86400 + sum(n * first // 60**i for i, n in enumerate(parts))
+    total = int(days or 0) * 86400 + sum(n * first // 60**i for i, n in enumerate(parts))
+    if total > LONGEST:
+        raise ValueError(f"must be at most {LONGEST // 86400} days, got {time}")
+    return total
 
 
 def save_by(job: Job) -> str:
@@ -54,7 +59,7 @@ def save_by(job: Job) -> str:
 
 def job_name(folder: Path) -> str:
     """The name by which Slurm tells the jobs of a run from another's."""
-    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:6]}"
+    return f"{folder.name}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:6]}"
 
 
 def mounts(job: Job, folder: Path) -> list[str]:
@@ -81,11 +86,13 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
         "GPUS_PER_NODE": at(plain, "cluster.gpus_per_node"),
         "MAX_REQUEUES": job.max_requeues,
         "RETRIES": job.retries,
-        "STALLED": job.stalled,
+        "STALLED": job.stalled or 0,
         "SCRIPTS": SCRIPTS,
         "CHECKPOINTS": checkpoints(job, folder, plain),
         "COMMAND": shlex.join(["python", "-u", *words]),  # -u: watch.sh and `status` read its log
     }
+    if modules := os.environ.get("PYTHONPATH"):  # of rewards, also where sbatch is called by hand
+        variables["PYTHONPATH"] = modules
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
     return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])
 

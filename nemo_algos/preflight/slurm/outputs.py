@@ -52,7 +52,7 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
             where = "mounted read-only" if mode else "not in a mounted folder"
             hint = "Add --mounts HOST:CONTAINER for a folder above it."
             yield Finding(key, f"{value} is {where}, so its content would be lost. {hint}")
-    inputs = {value: key for key, value in reversed(list(_texts(plain))) if key not in OUTPUTS}
+    inputs = {value: key for key, value in reversed(list(texts(plain))) if key not in OUTPUTS}
     for value, key in reversed(inputs.items()):
         lacks = value.startswith("/") and value not in EVERYWHERE and not _mode(value, mounts)
         if lacks and os.path.exists(value):
@@ -60,12 +60,13 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
             yield Finding(key, f"{value} exists here, but not in the container. {hint}")
 
 
-def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of a config with their keys."""
     if isinstance(value, str):
         yield above, value
     pairs = value.items() if isinstance(value, Mapping) else ()
     for key, one in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _texts(one, f"{above}.{key}" if above else str(key))
+        yield from texts(one, f"{above}.{key}" if above else str(key))
 
 
 def _mode(path: str, mounts: list[str]) -> str:
@@ -74,6 +75,11 @@ def _mode(path: str, mounts: list[str]) -> str:
     if not mount:
         return ""
     return "readable" if "ro" in "+".join(mount[2:]).split("+") else "writable"
+
+
+def at_its_place(path: str, mounts: list[str]) -> bool:
+    """Whether a path of the host is the same file in the container."""
+    return bool(_mode(path, mounts)) and outside(path, mounts) == path
 
 
 def outside(path: str, mounts: list[str]) -> str:

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import warning
+from nemo_algos.preflight.check.rule import note, warning
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
-from nemo_algos.preflight.slurm import batch, outputs
+from nemo_algos.preflight.slurm import batch, modules, outputs
 from nemo_algos.preflight.slurm.batch import Job
 from nemo_algos.preflight.slurm.outputs import OUTPUTS
+
+SLOWER, HANGS = 10, 1800  # planned steps, and seconds at least, after which a run has stalled
 
 
 class Sizes(NamedTuple):
@@ -67,6 +69,7 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
         what = f"{job.time} exceeds the partition's limit of {longest / 3600:g} hours"
         yield Finding("--time", f"{what}, so the job would wait forever. Choose less.")
     yield from outputs.unmounted(plain, batch.mounts(job, folder))
+    yield from modules.unseen(plain, job, folder)
 
 
 class Nodes(NamedTuple):
@@ -101,17 +104,43 @@ def _limit(text: str) -> float:
     return inf if text in ("infinite", "n/a") else batch.seconds(text)
 
 
-def warnings(run: Preflight, job: Job, folder: Path) -> Iterator[Finding]:
-    """What is probably not meant in a run without errors."""
+def step_seconds(run: Preflight) -> float:
+    """Of a step, by `plan`; 0 where it does not know the model, or not all of its parts."""
+    if run.model is None:
+        return 0.0
+    try:
+        return plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+    except ValueError:
+        return 0.0
+
+
+def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]:
+    """The job with a limit to the time without a step, and the note on it; as it is if that is set.
+
+    The plan has no time for an environment's tools and turns: there the limit is off.
+    """
+    if job.stalled is not None:
+        return job, None
+    if not step or (run["grpo.max_rollout_turns"] or 1) > 1:
+        reason = "`plan` does not know this model" if not step else "rollouts have several turns"
+        what = f"it is off, because {reason}"
+        cure = "Set the minutes after which a run without a new step is restarted."
+        return job._replace(stalled=0), note("--stalled", f"{what}. {cure}")
+    limit = 60 * ceil(max(SLOWER * step, HANGS) / 60)
+    what = f"a run without a new step for {limit // 60} minutes is restarted"
+    reason = f"{SLOWER} planned steps, at least {HANGS // 60} minutes"
+    return job._replace(stalled=limit), note("--stalled", f"{what} ({reason}). 0 turns this off.")
+
+
+def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Finding]:
+    """What is probably not meant in a run without errors; step: its seconds by `plan`."""
     gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
         what = f"the job takes whole nodes, but uses {gpus} GPUs of each"
         cure = f"Set --gpus-per-node {most} if nodes have more."
         yield warning("cluster.gpus_per_node", f"{what}. {cure}")
     yield from outputs.caches(batch.mounts(job, folder))
-    limit, step = batch.seconds(job.time), 0.0
-    if run.model:
-        step = plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+    limit = batch.seconds(job.time)
     if step > job.margin:
         what = f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f}"
         yield warning("--margin", f"{what} (plan), so the last step would be lost. Choose more.")

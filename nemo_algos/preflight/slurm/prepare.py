@@ -54,7 +54,9 @@ def prepare(
     findings = refuse([*wrong, *placement.problems(plain, job, folder, sizes)])
     for key in OUTPUTS:  # for train.py, which resolves nothing
         OmegaConf.update(written, key, at(plain, key))
-    findings += placement.warnings(run, job, folder)
+    step = placement.step_seconds(run)
+    job, watch = placement.watched(job, run, step)
+    findings += [*placement.warnings(run, job, folder, step), *([watch] if watch else [])]
     options, script = batch.options(job, folder, plain), batch.script(job, folder, plain)
     return Submission(folder, written, script, options, batch.size(job, plain), findings)
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
 ENDED += ("PREEMPTED", "REVOKED", "TIMEOUT")
-FIELDS = {  # squeue's, with their widths
+TIMEOUT = 30  # seconds in which a command of Slurm answers
+FIELDS = {  # squeue's, with their widths in bytes
     "jobid": 20,
     "name": 300,
     "username": 64,
@@ -47,20 +48,21 @@ class QueuedJob(NamedTuple):
 
 def jobs(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     """Jobs of all users by name, the oldest first. Raises OSError where Slurm does not answer."""
-    fields = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
+    fields = ",".join(f"{name}:{width}|" for name, width in FIELDS.items())
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
     found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for line in run_command("squeue", *command).splitlines():
-        job = QueuedJob(*_cut(line))
+        job = QueuedJob(*_words(line))
         found[job.name].append(job)
     return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
 
 
-def _cut(line: str) -> list[str]:
-    words, begin = [], 0
-    for width in FIELDS.values():
-        words.append(line[begin : begin + width].strip())
-        begin += width
+def _words(line: str) -> list[str]:
+    """Of a line, by the separators: squeue pads by bytes, so that widths are not letters."""
+    words = [word.strip() for word in line.split("|")][:-1]
+    if len(words) != len(FIELDS):
+        reason = "this version of Slurm does not separate the fields of --Format"
+        raise OSError(f"squeue: {line.strip()!r} cannot be read: {reason}")
     return words
 
 
@@ -78,7 +80,16 @@ def past_states(names: Iterable[str]) -> dict[str, str]:
 def run_command(*command: str) -> str:
     """What a command of Slurm's answers. Raises OSError with what it complains of."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # as names of folders are read
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        hint = "Try again when Slurm's controller is less busy."
+        raise OSError(f"{command[0]} did not answer within {TIMEOUT} seconds. {hint}") from None
     except FileNotFoundError:
         raise OSError(f"{command[0]} not found: log in to the cluster") from None
     if done.returncode:

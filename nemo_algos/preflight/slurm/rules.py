@@ -92,6 +92,11 @@ def _times(job: Job) -> Iterator[Finding]:
     try:
         if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
             yield Finding("--margin", f"{minutes} minutes must be less than --time")
+        if job.stalled and job.stalled >= batch.seconds(job.time):
+            what = f"{job.stalled // 60} minutes without a step are not within --time {job.time}"
+            yield Finding(
+                "--stalled", f"{what}, so a job would never be found to hang. Choose less."
+            )
     except ValueError as error:
         yield Finding("--time", str(error))
 

@@ -22,7 +22,10 @@ Out = Annotated[Path, typer.Option(help="parent folder of the runs")]
 
 
 def status(runs: Listed = None, out: Out = OUT) -> None:
-    """The jobs of runs, how far they are, what they cost so far, and how they ended."""
+    """The jobs of runs, how far they are, what they cost so far, and how they ended.
+
+    A folder that cannot be read is said in its line, and makes the exit status 1.
+    """
     folders = _folders(runs, out) if runs else list(filter(_is_run, sorted(out.glob("*"))))
     if not folders:
         raise ValueError(f"no run found in {out}. Name the runs, or their parent with --out.")
@@ -30,16 +33,24 @@ def status(runs: Listed = None, out: Out = OUT) -> None:
     found = queue.jobs(names.values())
     gone = [name for name in names.values() if name not in found]
     states = queue.past_states(gone) if gone else {}
+    unread = 0
     for folder, name in names.items():
         live = [job for job in found.get(name, []) if not job.ended]
-        spent = attempts.gpu_hours(folder, any(job.state == "RUNNING" for job in live))
-        echo(f"{folder.name}: {attempts.progress(folder)}, {spent:.1f} GPU-hours spent")
+        try:
+            spent = attempts.gpu_hours(folder, any(job.state == "RUNNING" for job in live))
+            echo(f"{folder.name}: {attempts.progress(folder)}, {spent:.1f} GPU-hours spent")
+        except (OSError, ValueError) as error:
+            unread += 1
+            echo(f"{folder.name}: {error}")
+            continue
         for job in live:
             echo(f"  {job}")
         if not live:
             last = found[name][-1] if name in found else None
             state = f"{last.state}, {last.reason}" if last else states.get(name, "")
             echo(f"  no job in the queue: {attempts.end(folder, state)}")
+    if unread:
+        raise typer.Exit(1)
 
 
 def tail(run: Run, out: Out = OUT) -> None:

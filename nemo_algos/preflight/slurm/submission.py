@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,14 +21,18 @@ from nemo_algos.preflight.slurm.prepare import Submission
 STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
 
 
+class Refused(ValueError):
+    """What sbatch says where it does not take a job."""
+
+
 @contextmanager
 def write_run(run: Submission) -> Iterator[None]:
-    """The run in its folder; where sbatch then refuses the run, what is new of it goes again."""
+    """The run in its folder; where sbatch then has Refused it, what is new of it goes again."""
     new = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
     write(run)
     try:
         yield
-    except ValueError:
+    except Refused:
         if run.folder in new:
             shutil.rmtree(run.folder)
         for path in new[1:]:
@@ -45,7 +50,7 @@ def write(run: Submission) -> None:
 def sbatch(run: Submission, *words: str | Path) -> str:
     """Its answer, to the run's script in its folder or on its stdin.
 
-    Raises ValueError where it refuses, OSError where nobody knows whether it did.
+    Raises Refused, or OSError where nobody knows whether Slurm has the job.
     """
     command = ["sbatch", *run.options, *words]
     inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
@@ -54,13 +59,23 @@ def sbatch(run: Submission, *words: str | Path) -> str:
         for name, value in os.environ.items()
         if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name))
     }
-    done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        command,
+        input=run.script,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",  # a site's banner may be in any encoding
+        env=env,
+    )
     said = re.sub("^(sbatch: )?(error: )?", "", done.stderr.strip(), flags=re.MULTILINE)
-    if done.returncode and "timed out" in said:
+    if done.returncode < 0:
+        said = f"ended by signal {-done.returncode} ({signal.strsignal(-done.returncode)})"
+    if done.returncode < 0 or (done.returncode and "timed out" in said):
         hint = f"Check squeue --name={batch.job_name(run.folder)} before you submit again."
         raise OSError(f"sbatch: {said}. Slurm may have accepted the job of {run.folder}. {hint}")
     if done.returncode:
-        raise ValueError(f"sbatch refuses {run.folder.name}: {said}")
+        reason = said or f"it ends with status {done.returncode} and says nothing"
+        raise Refused(f"sbatch refuses {run.folder.name}: {reason}")
     return (done.stdout or done.stderr).strip()
 
 
@@ -74,7 +89,7 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
         try:
             with write_run(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
-        except (ValueError, OSError) as error:
+        except (Refused, OSError) as error:
             before = f"\nSubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
             raise type(error)(f"{error}{before if answers else ''}") from None
         number = "".join(re.findall(r"\d+", answers[-1])[:1])

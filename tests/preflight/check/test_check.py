@@ -128,7 +128,7 @@ def test_a_wrong_value_anywhere_is_survived(config, value):
         run, findings = judge_composed(composed._replace(plain=plain), "main")
         if run.model and not [f for f in findings if f.severity == "error"]:
             p = plan(run.plain, run.model, GPUS["H100"])
-            list(report.tables(p, None, report.totals(p, 100)))
+            list(report.tables(p, None, report.totals(p, 100), {}))
 
 
 @pytest.mark.parametrize("path", TYPED)

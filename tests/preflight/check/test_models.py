@@ -103,6 +103,48 @@ def test_without_transformers_a_sentence_says_so(tmp_path, monkeypatch):
     assert model("Qwen/Qwen3-8B").num_hidden_layers == 36
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "positions"),
+    [  # by stem, of the most positions; and by a line of its own
+        ("meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.3-70B-Instruct", 131072),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B", 262144),
+        ("Qwen/Qwen3-14B-Base", "Qwen/Qwen3-14B", 40960),
+        ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B", 32768),
+        ("Qwen/Qwen2.5-32B-Instruct", "Qwen/Qwen2.5-32B", 32768),
+        ("Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-14B", 32768),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B", 262144),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "Qwen/Qwen2.5-7B", 131072),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen/Qwen2.5-32B", 131072),
+    ],
+)
+def test_a_model_of_a_known_one_s_shape(name, known, positions):
+    shape = table()[known].model_copy(update={"max_position_embeddings": positions})
+    assert model(name) == shape
+    assert model(name, {"max_position_embeddings": 8}).max_position_embeddings == 8
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-15B", "Qwen/Qwen2.5-Coder-14B-Instruct", "a/Base"])
+def test_a_model_of_an_unknown_shape_is_refused_with_the_way_to_get_it(name):
+    with pytest.raises(ValueError, match=f"hf download {name} config.json"):
+        model(name)
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
+def test_a_config_in_the_hub_s_cache_is_found(tmp_path, monkeypatch, variable):
+    """As `hf download NAME config.json` leaves it."""
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    folder = tmp_path / ("hub" if variable == "HF_HOME" else "") / "models--a--b"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0a1b")
+    (folder / "snapshots" / "0a1b").mkdir(parents=True)
+    with pytest.raises(ValueError, match="hf download a/b"):
+        model("a/b")
+    (folder / "snapshots" / "0a1b" / "config.json").write_text(json.dumps(LLAMA))
+    assert model("a/b").num_attention_heads == 4
+    assert model("a/b", {"num_hidden_layers": 3}).num_hidden_layers == 3
+
+
 def test_overrides_change_the_facts():
     name = "Qwen/Qwen3.5-35B-A3B-Base"
     assert model(name, {"text_config": {"router_aux_loss_coef": 0.0}}) == table()[name]

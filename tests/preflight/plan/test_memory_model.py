@@ -257,15 +257,44 @@ def test_bytes_of_a_logit(options, most):
     assert activations.logits(of(TINY | options)) == (most * 4096 * 50304, 4 * 4096 * 50304)
 
 
+def test_whole_layers_that_fsdp_gathers():
+    """Two of 12 h^2 + 13 h parameters, in BF16; none where weights are not sharded."""
+    fully = {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": "optim_grads_params"}
+    layer = 12 * 512**2 + 13 * 512
+    assert memory.gathered_weights(of(TINY | fully)) == {"gathered layers": 2 * 2 * layer}
+    assert memory.gathered_weights(of(TINY)) == {}
+
+
+def test_a_prediction_of_a_further_token():
+    """In hidden states: a layer's 17, 4 of two more norms; its logits, 4 bytes each."""
+    one = of(TINY, capability=H100)
+    two = of(TINY, capability=H100, mtp_num_layers=1)
+    more = memory.activations(two, 0)["activations"] - memory.activations(one, 0)["activations"]
+    assert more == 17 * T + 4096 * 8 * 4 + 4 * T + 4 * 4096 * 50304
+
+
 @pytest.mark.parametrize(
-    ("rank", "chunks", "group", "flight"),
-    [(0, 1, 0, 4), (3, 1, 0, 1), (0, 3, 0, 15), (3, 3, 0, 9), (3, 3, 5, 11)],
+    ("rank", "chunks", "group", "more", "flight"),
+    [
+        (0, 1, 0, 0, 4),
+        (3, 1, 0, 0, 1),
+        (0, 3, 0, 0, 15),
+        (3, 3, 0, 0, 9),
+        (3, 3, 5, 0, 11),
+        (0, 3, 0, 1, 16),
+        (3, 3, 5, 1, 12),
+    ],
 )
-def test_micro_batches_in_flight(rank, chunks, group, flight):
-    """Interleaved: 2 (p - r - 1) + (v - 1) g warm up, and one more before the first backward."""
+def test_micro_batches_in_flight(rank, chunks, group, more, flight):
+    """Interleaved: 2 (p - r - 1) + (v - 1) g warm up, and one more before the first backward.
+
+    One more still where the all-to-all of experts overlaps with the next forward.
+    """
     each = {"num-layers-per-virtual-pipeline-stage": 12 // 4 // chunks} if chunks > 1 else {}
     groups = {"microbatch-group-size-per-virtual-pipeline-stage": group} if group else {}
-    run = of(TINY | each | groups, pipeline_model_parallel_size=4, global_batch_size=120)
+    overlap = {"overlap-moe-expert-parallel-comm": True} if more else {}
+    sizes = {"pipeline_model_parallel_size": 4, "global_batch_size": 120}
+    run = of(TINY | each | groups | overlap, **sizes)
     now = most = 0
     for kind, _ in memory.schedule(run, rank):
         now += 1 if kind == "F" else -1

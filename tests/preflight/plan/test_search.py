@@ -1,6 +1,8 @@
 """Layouts and remedies of `plan`, held against `check`: what it shows, `check` must pass."""
 
 import json
+from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,12 +11,23 @@ from typer.testing import CliRunner
 
 from nemo_algos.cli import app
 from nemo_algos.config import apply_overrides, find, read
+from nemo_algos.preflight.check.decoder import Attention
 from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.known_models import table
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import gpu_of, plan, with_keys
-from nemo_algos.preflight.plan.search import checker, ends, layouts, possible, remedy
+from nemo_algos.preflight.plan.layouts import gpu_of, of, plan, with_keys
+from nemo_algos.preflight.plan.search import (
+    _cheapest,
+    _splits,
+    _with,
+    checker,
+    ends,
+    layouts,
+    possible,
+    remedy,
+)
 
 RECIPES = {  # and nodes
     "qwen3-30b-a3b-4n8g-ep8": 4,
@@ -106,6 +119,44 @@ def test_the_cheapest_change():
     assert not p.generates
     change = remedy(p, accepts(**tensor))
     assert change is not None and planned(EXAMPLE, **change).generates
+
+
+TENSOR = "policy.generation.vllm_cfg.tensor_parallel_size"
+
+
+def test_generation_s_tp_is_raised_in_every_layout_where_its_cache_holds_nothing():
+    """And is left as it is elsewhere."""
+    alone = {TENSOR: 1}
+    p = planned(EXAMPLE, **alone)
+    assert not p.generates
+    found, reason = layouts(p, 4, accepts(**alone), 3)
+    assert found and not reason
+    assert all(x.generates and 1 < x.run.layout.generation_tensor <= 8 for x in found)
+    assert all(x.change[TENSOR] == x.run.layout.generation_tensor for x in found)
+    kept, _ = layouts(planned(EXAMPLE), 4, accepts(), 3)
+    assert kept and not any(TENSOR in x.change for x in kept)
+
+
+def test_no_engine_spans_nodes_where_fewer_gpus_hold_it():
+    """A 70B on nodes of four GPUs: TP 4 holds a sequence, TP 8 and 16 decode faster."""
+    p = planned(EXAMPLE, **{TENSOR: 2, "cluster.gpus_per_node": 4, "cluster.num_nodes": 16})
+    p = of(replace(p.run, model=table()["meta-llama/Llama-3.3-70B-Instruct"]), p.tokens)
+    assert not p.generates
+    cures = [x for n in (4, 8, 16) if (x := _with(p, {TENSOR: n})) and x.generates]
+    assert min(cures, key=lambda x: x.step_seconds).run.layout.generation_tensor > 4
+    change = _cheapest(p, attrgetter("generates"), [x.change for x in cures], lambda _: True)
+    assert change == {TENSOR: 4}
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "ranks", "splits"),
+    [(40, 10, 2, 1), (40, 10, 4, 0), (40, 10, 8, 0), (64, 8, 16, 1), (64, 8, 6, 0), (14, 2, 4, 0)],
+)
+def test_heads_of_an_engine(heads, groups, ranks, splits):
+    """vLLM's rule: query heads divide, key-value heads divide or are copied."""
+    model = table()["Qwen/Qwen3-8B"]
+    shaped = model.model_copy(update={"attention": Attention(heads, groups, 128, 128)})
+    assert _splits(shaped, ranks) == bool(splits)
 
 
 def test_the_host_is_no_remedy_where_another_is_faster():

@@ -15,6 +15,7 @@ import yaml
 from says import Says
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
+from nemo_algos.preflight.plan import layouts
 from nemo_algos.preflight.slurm.batch import SCRIPTS, Job, job_name, save_by, seconds
 from nemo_algos.preflight.slurm.prepare import points
 
@@ -203,6 +204,53 @@ def test_where_sbatch_timed_out_the_job_may_be_there(here):
     run = here / "runs" / "etr"
     assert said.status == 1 and f"squeue --name={job_name(run)}" in said.err[-1]
     assert "may have accepted" in said.err[-1] and (run / "job.sh").exists()
+
+
+def test_a_banner_in_another_encoding_loses_no_job(here):
+    """A site's plugin may print Latin-1 after sbatch has taken the job."""
+    banner = "printf 'Gr\\374\\337e\\n' | tee /dev/stderr"
+    stub(here, "sbatch", f"echo 'Submitted batch job 7'; {banner}")
+    said = slurm(here, "--submit")
+    assert said.status == 0 and said.out[0] == "Submitted batch job 7"
+    assert (here / "runs" / "etr" / "job.sh").exists()
+
+
+def test_an_sbatch_that_is_killed_may_have_submitted(here):
+    """The folder stays, and the message names the signal."""
+    stub(here, "sbatch", "kill -KILL $$")
+    said = slurm(here, "--submit")
+    run = here / "runs" / "etr"
+    assert said.status == 1 and said.err[-1] == Says(f"sbatch: 9 --name={job_name(run)}")
+    assert (run / "job.sh").exists()
+
+
+def test_an_sbatch_that_says_nothing(here):
+    stub(here, "sbatch", "exit 3")
+    assert slurm(here, "--submit").err[-1] == Says("sbatch etr: 3")
+
+
+def stalled(here, line=""):
+    """The seconds in job.sh, and what is said of them."""
+    said = slurm(here, line)
+    assert said.status == 0, said.err
+    (seconds,) = re.findall("STALLED=(.*)", (here / "runs" / "etr" / "job.sh").read_text())
+    shutil.rmtree(here / "runs")
+    return int(seconds), [line for line in said.err if "--stalled" in line]
+
+
+def test_a_hang_is_ten_planned_steps_or_half_an_hour(here, monkeypatch):
+    """Where the plan knows the step: not of another model, nor of the time that tools take."""
+    assert stalled(here) == (1800, [Says("note --stalled 30 10")])
+    long = "policy.max_total_sequence_length=4096 grpo.num_prompts_per_step=4096"
+    planned = invoked("plan", f"{here}/etr.yaml", *long.split(), "--json")
+    step = json.loads("\n".join(planned.out))["step_seconds"]
+    limit, said = stalled(here, f"{long} --margin 60")
+    assert 10 * step <= limit < 10 * step + 60 and limit > 1800 and len(said) == 1
+    assert stalled(here, "--stalled 0") == (0, [])
+    for unknown in ("policy.model_name=a/b", "grpo.max_rollout_turns=3"):
+        assert stalled(here, unknown) == (0, [Says("note --stalled off")])
+    monkeypatch.setattr(layouts, "EXPLAINED", -1)  # a model whose parts the plan does not know
+    assert stalled(here) == (0, [Says("note --stalled off")])
 
 
 def test_a_full_disk_is_said_with_the_path(here, monkeypatch):

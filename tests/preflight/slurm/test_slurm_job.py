@@ -185,6 +185,23 @@ def test_a_run_that_hangs_is_ended_and_goes_on(run):
     assert len(stacks) == 1 and "--container-name=ray-head" in stacks[0]
 
 
+def test_a_driver_s_log_that_is_truncated_is_no_hang(run):
+    """By logrotate's copytruncate after four steps; then each step is one in time."""
+    log = "$BASE_LOG_DIR/7-logs/ray-driver.log"
+    (run / "logs" / "7-logs").mkdir()
+    first = f"for i in 1 2 3 4; do echo == Step $i/9 == >>{log}; done; /bin/sleep 0.5; : >{log}; "
+    later = f"for i in 5 6 7; do /bin/sleep 1.5; echo == Step $i/9 == >>{log}; done; "
+    assert attempt(run, f"{first}{later}touch $RUN/finished", STALLED=4) == (0, 0)
+
+
+def test_a_hang_behind_a_truncated_log_is_found(run):
+    log = "$BASE_LOG_DIR/7-logs/ray-driver.log"
+    (run / "logs" / "7-logs").mkdir()
+    steps = f"for i in 1 2; do echo == Step $i/9 == >>{log}; done; /bin/sleep 0.5; : >{log}; "
+    assert attempt(run, f"{steps}save 2; while :; do /bin/sleep 0.1; done", STALLED=1) == (0, 1)
+    assert noted(run) == [("stalled", "2")]
+
+
 def test_the_first_step_of_an_attempt_may_take_its_time(run):
     """It compiles; so does the start before it."""
     (run / "logs" / "7-logs").mkdir()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ REFUSED = [
     ("--program /nowhere.py", ["--program: /nowhere.py"]),
     ("--out {0}/etr.yaml", ["--out: {0}/etr.yaml"]),
     ("--time soon", ["--time: 'soon'"]),
+    ("--time 9999999999999", ["--time: 9999999999999"]),
+    ("--stalled 240", ["--stalled: 240 --time 4:00:00"]),
+    ("--stalled 99999999999999999999", ["--stalled: 99999999999999999999 --time"]),
+    ("--out=", ["--out: "]),
     ("--time 0:15:00", ["--margin: 15 --time"]),
     ("--margin 0", ["--margin: 0 1 1092"]),
     ("--margin -5", ["--margin: -5 1 1092"]),
@@ -143,6 +148,7 @@ REFUSED = [
         )
     ),
     *((f"--sbatch=--{o}=1", [f"--sbatch: '--{o}=1'"]) for o in OURS),
+    ("--sbatch=--no-requeue", ["--sbatch: '--no-requeue' --max-requeues"]),
 ]
 
 
@@ -223,7 +229,7 @@ def test_a_checkout_in_an_odd_place_is_refused(here, monkeypatch):
         "--account a.b-c --partition fast,slow",
         "--sbatch=--constraint=[a|b]&c*2 --sbatch=--gres=gpu:h100:8 --sbatch=--hold",
         "--sbatch=--exclude=n[1-3,5] --sbatch=--mail-user=me@x.org --sbatch=--mem=0",
-        "--sbatch=--dependency=singleton,afterok:12 --sbatch=--no-requeue",
+        "--sbatch=--dependency=singleton,afterok:12 --sbatch=--no-kill",
         "--sbatch=--dependency=afterok:12:13,singleton --sbatch=--wait-all-nodes=1",
         "policy.tokenizer.name={0}/bin --mounts {0}:{0}:ro",
         "logger.log_dir={0}/bin --mounts {0}:{0}:ro,{0}/bin:{0}/bin",
@@ -320,6 +326,72 @@ def test_a_folder_that_is_not_ours_is_refused(here):
 def test_a_config_that_is_none(here):
     said = invoked("slurm", str(here), *LAUNCH.format(here).split())
     assert said.status == 2 and said.err[0] == Says(f"{here} YAML")
+
+
+REWARD = "def score(response, answer):\n    return 0.0\n"
+OWN = "+env.mine.verifier={}:score data.default.env_name=mine"
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "cures"),
+    [  # PYTHONPATH, options, and what the job lacks; {0}: the reward's folder
+        (".", "", ["PYTHONPATH={0}", "--mounts"]),
+        ("{0}", "", ["--mounts"]),
+        (".", "--mounts {0}:{0}", ["PYTHONPATH={0}"]),
+        ("{0}", "--mounts {0}:/code", ["--mounts"]),
+        ("{0}", "--mounts {0}:{0}", []),
+        ("/nowhere:{0}/", "--mounts {0}:{0}:ro", []),
+    ],
+)
+@pytest.mark.parametrize("module", ["score_alone", "score_pack.deep.score"])
+def test_a_reward_that_the_job_could_not_import(here, monkeypatch, path, line, cures, module):
+    """Found as Python finds it from the command's code; the job starts in another."""
+    code = here / "code"
+    file = code / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(REWARD)
+    monkeypatch.chdir(code)
+    monkeypatch.setenv("PYTHONPATH", path.format(code))
+    monkeypatch.syspath_prepend(code)
+    for name in [name for name in sys.modules if name.split(".")[0] == module.split(".")[0]]:
+        monkeypatch.delitem(sys.modules, name)
+    said = slurm(here, f"{OWN.format(module)} {line.format(code)}")
+    if not cures:
+        assert said.status == 0, said.err
+        script = (here / "runs" / "etr" / "job.sh").read_text()
+        assert f"export PYTHONPATH={path.format(code)}\n" in script
+        return
+    assert (said.status, len(said.err)) == (2, 1), said.err
+    assert said.err[0] == Says(f"env.mine.verifier: {module}:score {code}")
+    for cure in ("PYTHONPATH={0}", "--mounts"):
+        assert (cure.format(code) in said.err[0]) is (cure in cures)
+    assert not (here / "runs").exists()
+
+
+def test_a_method_of_one_s_own_is_looked_for_as_a_reward(here, monkeypatch):
+    code = here / "code"
+    code.mkdir()
+    text = (
+        "from dataclasses import replace\n\nfrom nemo_algos.algorithms.methods import METHODS\n\n"
+    )
+    (code / "my_method.py").write_text(text + 'MINE = replace(METHODS["grpo"], name="mine")\n')
+    monkeypatch.syspath_prepend(code)
+    said = slurm(here, "method.name=my_method:MINE")
+    assert said.status == 2
+    assert said.err == [Says(f"method.name: my_method:MINE PYTHONPATH={code}")]
+
+
+def test_a_reward_that_is_installed_is_the_image_s_affair(here, monkeypatch):
+    """And Python's own are everywhere."""
+    code = here / "site-packages"
+    code.mkdir()
+    (code / "bought_reward.py").write_text(REWARD)
+    monkeypatch.syspath_prepend(code)
+    said = slurm(here, OWN.format("bought_reward"))
+    assert said.status == 0, said.err
+    assert Says("warning env.mine.verifier: bought_reward:score") in said.err
+    said = slurm(here, "+env.mine.verifier=operator:eq data.default.env_name=mine --name eq")
+    assert said.status == 0 and not any("env.mine" in line for line in said.err)
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])

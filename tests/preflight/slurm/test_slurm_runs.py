@@ -2,11 +2,13 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 from says import Says
 from slurm_here import called, folder, invoked, slurm, stub  # noqa: F401
 
+from nemo_algos.preflight.slurm import queue as slurm_queue
 from nemo_algos.preflight.slurm import runs
 from nemo_algos.preflight.slurm.batch import job_name
 
@@ -31,12 +33,13 @@ NODE_FAIL = ("13", "NODE_FAIL", "None", "n1", "0", "3:00", "4:00:00")
 
 
 def queue(here, run, jobs):
-    """What squeue says of the run's jobs, and of another's whose widest field is full."""
+    """What squeue says of the run's jobs: each field padded by bytes, then its separator."""
     lines = []
     for number, state, *rest in jobs:
         words = [number, job_name(run), "someone", state, *rest]
-        lines.append("".join(word.ljust(width) for word, width in zip(words, FIELDS, strict=True)))
-    (here / "queue").write_text("".join(f"{line}\n" for line in lines))
+        pairs = zip(words, FIELDS, strict=True)
+        lines.append(b"".join(os.fsencode(word).ljust(width) + b"|" for word, width in pairs))
+    (here / "queue").write_bytes(b"".join(line + b"\n" for line in lines))
     stub(here, "squeue", f"cat {here}/queue")
 
 
@@ -53,7 +56,7 @@ NOW = 1_000_000_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def noted(run, *lines):
@@ -164,7 +167,7 @@ def test_tail_follows_from_attempt_to_attempt_until_no_job_is_left(here, run, mo
             driver_log(run, "12-1", "again\n", age=-1e9)
             queue(here, run, [])
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=sleep))
     said = invoked("slurm", "tail", "etr", "--out", f"{here}/runs")
     assert said.status == 0 and len(seconds) == 2 * runs.LOOK + 1
     assert [line[-5:] for line in said.out] == ["iting", "xxxxx", "last", "new", "again"]
@@ -191,6 +194,69 @@ def test_slurm_that_does_not_answer(here, run):
     for word in ("status", "stop"):
         said = invoked("slurm", word, str(run))
         assert said == (1, [], ["squeue: Unable to contact slurm controller"])
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct", "scancel"])
+def test_slurm_that_hangs(here, run, monkeypatch, command):
+    """It is said by the command's name; the accounting is not needed."""
+    monkeypatch.setattr(slurm_queue, "TIMEOUT", 0.5)
+    queue(here, run, [] if command == "sacct" else [PENDING])
+    stub(here, command, "exec /bin/sleep 60")
+    said = invoked("slurm", "stop" if command == "scancel" else "status", str(run))
+    if command == "sacct":
+        assert said.status == 0 and len(said.out) == 2
+    else:
+        assert said == (1, [], [Says(f"{command} 0.5")])
+
+
+@pytest.mark.parametrize("name", ["größe", "数学", "\udce9t\udce9"], ids=ascii)
+def test_runs_whose_names_are_not_ascii(here, run, name):
+    """squeue pads its columns by bytes; a folder's name may be of any."""
+    odd = here / "runs" / name
+    run.rename(odd)
+    queue(here, odd, [RUNNING, PENDING])
+    status = invoked("slurm", "status", "--out", f"{here}/runs").out
+    assert [line.split()[:3] for line in status[1:]] == [
+        ["job", "12", "RUNNING,"],
+        ["job", "13", "PENDING,"],
+    ]
+    assert invoked("slurm", "stop", "--save", str(odd)).out == [Says("12 13")]
+    assert called(here, "scancel") == ["13"]
+
+
+def test_an_old_squeue_without_separators(here, run):
+    stub(here, "squeue", "echo '12   etr'")
+    said = invoked("slurm", "status", str(run))
+    assert (said.status, said.err) == (1, [Says("squeue: --Format")])
+
+
+BAD = [  # a folder's file, and what stands in it
+    ("attempts", b"12 5 1 8 begun 0\n"),
+    ("attempts", b"x y z a start 0\n"),
+    ("attempts", b"5 1e9 1 8 start 0\n"),
+    ("attempts", b"\xff 1 1 1 x 0\n"),
+    ("job.sh", b"export CHECKPOINTS='/x\n"),
+    ("job.sh", b'export CHECKPOINTS="\xe9\n'),
+]
+
+
+@pytest.mark.parametrize(("file", "text"), BAD)
+def test_one_bad_folder_is_one_line(here, run, file, text):
+    """Which names the file; the other runs are shown."""
+    assert slurm(here, "--name other").status == 0
+    (run / file).write_bytes(text)
+    said = invoked("slurm", "status", "--out", f"{here}/runs")
+    bad, other = (line for line in said.out if line[0] != " ")
+    assert bad.startswith("etr: ") and str(run / file) in bad and other.startswith("other: step")
+    assert said.status == 1
+
+
+def test_bytes_that_are_no_text_and_a_torn_line_do_no_harm(here, run):
+    """A path of bytes, and the line in whose middle the power failed."""
+    (run / "job.sh").write_bytes(b"# \xe9\nexport CHECKPOINTS=/x/\xe9\n")
+    (run / "attempts").write_bytes(b"12 5 1 8 start 0\n12 9 1")
+    said = invoked("slurm", "status", str(run))
+    assert said.status == 0 and "saved 0" in said.out[0]
 
 
 def test_words_and_configs(here, run, monkeypatch):
