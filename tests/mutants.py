@@ -19,6 +19,8 @@ LOCAL = "nemo_algos/engines/local/"
 LOCAL_TESTS = "tests/engines/local/test_"
 PLAN = "nemo_algos/preflight/plan/"
 OF_MEMORY = "tests/preflight/plan/test_memory_model.py"
+VERDICT = "nemo_algos/lab/mismatch/verdict.py"
+OF_VERDICT = "tests/lab/mismatch/test_verdict.py"
 OF_ZOO = "tests/algorithms/methods/test_zoo.py"
 GOLDEN = "tests/algorithms/golden/test_committed.py"
 
@@ -43,7 +45,7 @@ MUTANTS = [
     Mutant(ZOO + "ce_gppo.py", "params.beta_low", "params.beta_high"),
     Mutant(ZOO + "clip_cov.py", "lower) | (values", "lower) & (values"),
     Mutant(ZOO + "m2po.py", "int((means <", "int((ranked <"),
-    Mutant(ZOO + "spo.py", "[a, b, way] for", "[a, b, 0.0] for"),
+    Mutant(ZOO + "spo.py", "[a, b, way] for", "[a, b, past.get(key, [0, 0, way])[2]] for"),
     Mutant(ZOO + "high_entropy.py", "values >= low", "values > low", OF_ZOO),
     Mutant(ZOO + "aspo.py", "ratio >= 1 - signals.low", "ratio >= 1 - signals.high"),
     Mutant(ZOO + "dppo_kl.py", "kl <= params.high", "kl <= params.low"),
@@ -81,6 +83,16 @@ MUTANTS = [
         "q.weight(weight.T).T",
         "q.weight(weight)",
         LOCAL_TESTS + "low_precision.py",
+    ),
+    # verdicts and measures
+    Mutant(VERDICT, " and size.max() < 20 * CLEAN", "", OF_VERDICT),
+    Mutant(VERDICT, "TOKENS, RESPONSES = 200, 8", "TOKENS, RESPONSES = 100, 8", OF_VERDICT),
+    Mutant(VERDICT, "TOKENS, RESPONSES = 200, 8", "TOKENS, RESPONSES = 200, 4", OF_VERDICT),
+    Mutant(
+        "nemo_algos/lab/evals/metrics/diversity.py",
+        "1 - t + ROUNDING",
+        "1 - t",
+        "tests/lab/evals/test_metrics_texts.py",
     ),
 ]
 
