@@ -10,6 +10,7 @@ IN_A_BOX = {
         r"""300\ \text{K}
 300\,\mathrm{K}
 T = 300~\mathrm{K}
+T_e \approx 300\ \mathrm{K}
 300 K
 300\ \text{K/s}
 300\ \mathrm{J\,mol^{-1}\,K^{-1}}
@@ -77,7 +78,8 @@ T = 300~\mathrm{K}
     ),
     "2": (r"27 \bmod 5", r"27 \bmod 6"),
     "(1,2)": (
-        r"\begin{aligned} x &= 1 \\ y &= 2 \end{aligned}",
+        "\\begin{aligned} x &= 1 \\\\ y &= 2 \\end{aligned}\n"
+        r"\begin{array}{l} x=1 \\ y=2 \end{array}",
         r"\begin{aligned} x &= 2 \\ y &= 1 \end{aligned}",
     ),
     r"\begin{pmatrix}1\\2\end{pmatrix}": (
@@ -122,6 +124,9 @@ $\boxed{27}$ isn't right.
 \boxed{27} does not satisfy the equation.
 $x \neq \boxed{27}$
 $x < \boxed{27}$
+$\boxed{27}$ is an incorrect answer.
+$\boxed{27}$ must be rejected.
+I doubt that it is \boxed{27}.
 答案不是\boxed{27}
 \boxed{27}是错的
 """.strip().split("\n")

@@ -6,13 +6,13 @@ with.
 
 import gzip
 import json
-import re
 import socketserver
 import threading
 import time
 import tracemalloc
 from contextlib import suppress
 from email.utils import format_datetime
+from http.client import parse_headers
 
 import pytest
 from completions import completion, server
@@ -283,9 +283,9 @@ class Twice(socketserver.StreamRequestHandler):
     """Sends every answer twice, and keeps the connection."""
 
     def handle(self):
-        while head := b"".join(iter(self.rfile.readline, b"\r\n")) if self.rfile.peek(1) else b"":
-            length = re.search(rb"(?i)content-length: (\d+)", head)[1]
-            body = json.loads(self.rfile.read(int(length)))
+        while self.rfile.readline():
+            headers = parse_headers(self.rfile)
+            body = json.loads(self.rfile.read(int(headers["Content-Length"])))
             text = json.dumps(completion(body["messages"][0]["content"])).encode()
             start = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text)
             with suppress(OSError):

@@ -140,7 +140,7 @@ def _unwrapped(match: re.Match[str]) -> str:
     """The content of an environment: one line, a chain of equations, or one of each name."""
     if r"\begin" in match[2]:
         return match[2]
-    if match[1] == "array" and len(re.split(r"\\\\|(?<!\\)&", match[2])) > 1:
+    if match[1] == "array" and "&" in match[2]:
         return match[0]
     lines = [line for line in re.split(r"\\\\", match[2]) if line.strip()]
     lines = [re.sub(r"(?<!\\)&", "", line) for line in lines]
@@ -161,6 +161,7 @@ EDGES = _rules(
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
     (r"^(?:[a-zA-Z]|\\[a-z]+)\s*\\in(?![a-z])\s*", ""),  # x \in (1, 2)
+    (r"^[a-zA-Z](?:_\{?\w+\}?)?\s*\\approx(?![a-z])\s*", ""),
     (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
     (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),

@@ -179,20 +179,14 @@ def _reference(value: Any) -> int | str:
 
 def _update(old: Any, new: Any) -> None:
     """Give `old`, or what a tuple holds, the content that the program made of it."""
-    kinds = (list, bytearray, deque, dict, set)
     if isinstance(old, tuple) and isinstance(new, list | tuple):
         for before, after in zip(old, new, strict=False):
             _update(before, after)
-    elif not any(isinstance(old, kind) and isinstance(new, kind) for kind in kinds):
-        return
-    elif isinstance(old, list | bytearray):
-        old[:] = new
-    elif isinstance(old, deque):
-        old.clear()
-        old.extend(new)
-    else:
-        old.clear()
-        old.update(new)
+    for kind in (list, bytearray, deque, dict, set):
+        if isinstance(old, kind) and isinstance(new, kind):
+            held: Any = old
+            held.clear()
+            (held.update if kind in (dict, set) else held.extend)(new)
 
 
 def _exception(name: str, text: str) -> Exception:
