@@ -149,7 +149,7 @@ def confirm(network: Network, response: Response, folder: Path) -> None:
             (z,) = logits(network, lines([response]))
             own = network.model(input_ids=ids).logits[0, torch.as_tensor(response.at) - 1]
         apart = float((logprobs(z, response) - logprobs(own, response)).abs().max())
-        reason = f"its log-probs differ by {apart:.2g} nats from those of its own forward"
+        reason = f"its log-probs differ by {apart:.2g} nats from those of its forward pass"
     except (AttributeError, IndexError, LookupError, RuntimeError, TypeError, ValueError) as error:
         apart = math.inf
         reason = first_line(error)

@@ -51,7 +51,7 @@ def read_attempts(run: Path) -> list[Noted]:
             continue
         match = LINE.fullmatch(line)
         if match is None or match[5] not in ("start", *ENDS):
-            hint = "Remove the line, or the folder if it is no run of yours."
+            hint = "Remove the line, or the folder if it is not a run of yours."
             raise ValueError(
                 f"{file}, line {number}: {line[:80]!r} was not written by a job. {hint}"
             )

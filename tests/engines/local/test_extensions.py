@@ -183,8 +183,11 @@ def test_what_is_not_among_the_rewards_is_refused_before_the_run():
         Says("method.bounds.success_reward: rihgt right"),
         Says("method.terms.nll.success_reward: long right brief"),
     ]
-    assert refused(*TWO, "method.name=gdpo", "method.weights.breif=2.0") == [
-        Says("method.weights.breif: brief")
+    assert refused(*TWO, "method.name=gdpo", "method.reward_weights.breif=2.0") == [
+        Says("method.reward_weights.breif: brief")
+    ]
+    assert refused(*TWO, "method.name=gdpo", "method.reward_weights=[1, 2, 3]") == [
+        Says("method.reward_weights: brief right 3")
     ]
     parse(config.load(trainers.CONFIGS / "math.yaml", [
         "policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=gdpo",

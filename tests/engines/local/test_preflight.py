@@ -83,7 +83,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     found = findings(*overrides)
     messages = {
         "data.train.data_path": f"{tmp_path / 'nope.jsonl'} file",
-        "data.validation.data_path": "1 'problem' question input_key",
+        "data.validation.data_path": "1 'problem' question data.validation.input_key",
         "data.verifier": "three extra response answer prompt",
         "policy.optimizer": "torch.optim.Adamw",
         "policy.scheduler": "torch.optim.lr_scheduler.No {}",

@@ -60,7 +60,7 @@ def _schemas(rows: list[Row], options: Options) -> dict[str, str]:
     names = sorted({row.text("db_id") for row in rows})
     if odd := [name for name in names if not NAME.fullmatch(name)]:
         raise ValueError(
-            f"the db_id {odd[0][:80]!r} is no name of a folder. It may have 200 letters, and no /."
+            f"the db_id {odd[0][:80]!r} must be a folder's name: at most 200 letters, and no /."
         )
     if not options.databases:
         raise ValueError(

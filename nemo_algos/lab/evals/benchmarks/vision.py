@@ -81,5 +81,7 @@ def _kind(start: bytes, what: str) -> str:
     kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
     if kind is None:
         known = ", ".join(sorted({*MAGIC.values()}))
-        raise ValueError(f"{what} is no picture of a known kind ({known}). Convert or remove it.")
+        raise ValueError(
+            f"{what} is not a picture of a known kind ({known}). Convert or remove it."
+        )
     return kind

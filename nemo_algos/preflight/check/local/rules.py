@@ -200,9 +200,15 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
             near = did_you_mean(name, known)
             cure = f"Set `data.rewards.{name}.function`."
             yield error(key, f"`data.rewards` does not have a reward {name}{near}. {cure}")
-    weights = getattr(algorithm.advantages.params, "weights", {})
+    weights = getattr(algorithm.advantages.params, "reward_weights", {})
+    path = "method.reward_weights"
+    if isinstance(weights, list):
+        if known and len(weights) != len(known):
+            names = ", ".join(sorted(known))
+            yield error(path, f"must have one weight for each of {names}, got {len(weights)}")
+        return
     for name in (n for n in weights if known and n not in known):
-        yield error(f"method.weights.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
+        yield error(f"{path}.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
 
 
 def unit_rewards(run: LocalRun) -> Iterator[Finding]:
