@@ -175,7 +175,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "reference",
         ),
         (
-            ["method.name=erpo", "policy.dtensor_cfg._v2=null"],
+            ["method.name=erpo", "policy.dtensor_cfg._v2=false"],
             "policy.dtensor_cfg._v2",
             "exact entropies",
         ),

@@ -242,8 +242,9 @@ def gspo_token(data: Batch, logprobs: Tensor) -> Tensor:
 
 
 def gepo(data: Batch, logprobs: Tensor) -> Tensor:
-    """As the authors' code: mean log-probs, and E of the normalised q."""
+    """As the authors' code: mean log-probs, and E of the normalised q, of rows with tokens."""
     p, q = (means(data, x).exp()[:, 0] for x in (logprobs, data.rollouts.old_logprobs))
+    q = q.where(data.rollouts.mask.any(1), 0.0)
     expected = per_group(data, lambda _, rows: ((q[rows] / q[rows].sum()) * q[rows]).sum())
     ratio, A = p / expected, normalised(data)
     terms = torch.minimum(ratio * A, ratio.clamp(0.8, 1.2) * A)
