@@ -134,7 +134,8 @@ def _drawn_by_the_model(sampler: Outcome, responses: Responses, base: Logits) ->
     if gained < LIKELIER or drawn(sampler.logits, responses):
         return sampler
     share = max(sampler.near.values(), default=0.0)
-    return replace(sampler, explained=False, near={"speculative": share} | sampler.near)
+    near = {"speculative": share} | sampler.near
+    return replace(sampler, explained=False, usual=False, near=near)
 
 
 def _name(folder: Path, all_of_them: Sequence[Path]) -> str:
