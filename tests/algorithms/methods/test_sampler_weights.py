@@ -1,8 +1,6 @@
 """The sampler's correction of methods with one ratio per response: no weight that length erases."""
 
 import math
-import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -103,10 +101,3 @@ def test_metrics_and_one_remark():
     assert not watch.weights(found)
     assert "correction/weight_mean is 0.30" in watch.weights({"correction/weight_mean": 0.3})
     assert not watch.weights({"correction/weight_mean": 0.3})
-
-
-def test_the_page_says_so():
-    page = (Path(__file__).parents[3] / "docs" / "off_policy.md").read_text()
-    rows = re.findall(r"^\| ([0-9,]+) \| ([0-9.]+) \| 1.00 \|$", page, re.MULTILINE)
-    means = [expected_product(int(n.replace(",", "")), ("tis", 0.0, 2.0)) for n, _ in rows]
-    assert len(rows) == 3 and [float(m) for _, m in rows] == [float(f"{m:.2g}") for m in means]
