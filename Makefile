@@ -57,8 +57,9 @@ test-stack:  ## NeMo-RL with its own workers, vLLM and refit on a CPU, v0.7.0 an
 nightly:  ## the whole of test-slurm and test-stack, hours; writes tests/real/last_whole_run.md
 	@tests/real/nightly.sh
 
-stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
-	@PYTHONPATH=$(CURDIR) $$(python3 nemo_algos/preflight/rehearsal/machine.py)/bin/python tests/real/stack/demo.py $(ARGS)
+stack-demo:  ## a run inside NeMo-RL, all of it but the GPU: CONFIG=nemo_rl.yaml ARGS='--steps 3 a.b=c', some minutes
+	@PYTHONPATH=$(CURDIR) $$(python3 tests/real/stack/rehearsal/machine.py)/bin/python \
+		tests/real/stack/$(if $(CONFIG),rehearse.py $(CONFIG),demo.py) $(ARGS)
 
 mutants:  ## planted mistakes, each of which must turn a test red (some minutes)
 	uv run python tests/mutants.py

@@ -11,8 +11,6 @@ from typing import Annotated
 import timing
 import typer
 
-from nemo_algos.preflight.rehearsal.training import curves
-
 app = typer.Typer(help=__doc__)
 STUDY = "study/gpu.yaml"
 SHOWN = {  # of NeMo-RL's metrics, over the steps
@@ -23,6 +21,16 @@ SHOWN = {  # of NeMo-RL's metrics, over the steps
     "train/mismatch/mean": "mismatch/mean, nats",
     "train/mismatch/max": "mismatch/max, nats",
 }
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """The metrics that a run logged, each by step, of its one file of TensorBoard events."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = folder.glob("logs/**/tensorboard/**/events.*")
+    events = EventAccumulator(str(file)).Reload()
+    names = events.Tags()["scalars"]
+    return {name: {event.step: event.value for event in events.Scalars(name)} for name in names}
 
 
 @app.command()
@@ -39,7 +47,7 @@ def run(recipe: str, file: Path) -> None:
     subprocess.run([sys.executable, *words], cwd=folder, check=True)
     figures = {
         SHOWN[name]: median(value for step, value in curve.items() if step > 2)
-        for name, curve in curves(folder).items()
+        for name, curve in scalars(folder).items()
         if name in SHOWN
     }
     timing.save(file, figures)

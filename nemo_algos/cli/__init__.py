@@ -30,7 +30,6 @@ COMMANDS = {
     "replicate": "Replicate tables and figures of the four papers.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find mistakes in a config before the run, without a GPU.",
-    "rehearse": "Run a small copy of a NeMo-RL run on this machine's CPU.",
     "mismatch": "Find why sampler and trainer log-probs differ.",
     "plan": "Estimate memory, time and GPU-hours, and find what fits.",
     "slurm": "Submit a config as a Slurm job; status, tail, stop.",

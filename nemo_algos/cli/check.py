@@ -2,14 +2,21 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
-from nemo_algos.config import as_written
+from nemo_algos.cli.arguments import COLORS, Config, Overrides, load_config, show
+from nemo_algos.config import Finding, as_written
+from nemo_algos.preflight.check.data import environment
+from nemo_algos.preflight.check.data.output_dirs import output_dirs
+from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
 from nemo_algos.preflight.check.judge import check as checked
-from nemo_algos.preflight.check.judge import versions
+from nemo_algos.preflight.check.judge import judge, versions
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.snapshot import VERSIONS, load
 from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
@@ -32,8 +39,19 @@ def _explain(key: str) -> None:
 def check(
     config: Config,
     overrides: Overrides = None,
-    nemo_rl: NemoRL = "",
+    nemo_rl: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION|FOLDER",
+            help="v0.7.0, main or a checkout; default: from the file's header",
+        ),
+    ] = "",
     time: Annotated[str, typer.Option(help="time limit of the job, as for sbatch")] = "",
+    data: Annotated[
+        bool, typer.Option("--data", help="also try tokenizer, data and rewards of a NeMo-RL run")
+    ] = False,
+    rows: Annotated[str, typer.Option(help="JSON lines that stand in for a missing data set")] = "",
+    model: Annotated[str, typer.Option(help="folder with config.json and tokenizer")] = "",
     explain: Annotated[
         str,
         typer.Option(
@@ -44,20 +62,59 @@ def check(
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
     theirs = load_config(config, [], "train").get("engine") == "nemo_rl"
-    if nemo_rl and not theirs and not any(o.startswith("engine=") for o in overrides or []):
-        what = "`--nemo-rl` names the NeMo-RL for a config with `engine: nemo_rl`"
-        raise ValueError(f"{what}, and {config} is for the embedded engine. Remove the option.")
-    limit = _limit(time)
+    theirs = theirs or any(o.startswith("engine=") for o in overrides or [])
+    wrong = {"--nemo-rl": nemo_rl, "--data": data} if not theirs else {}
+    for option in (option for option, value in wrong.items() if value):
+        what = f"{option} is about NeMo-RL, and {config} is for the embedded engine"
+        raise ValueError(f"{what}. Remove it, or name a config with `engine: nemo_rl`.")
+    for option, path in {"--rows": rows, "--model": model}.items():
+        if path and not data:
+            raise ValueError(f"{option} is for --data, which is not given. Add --data.")
+        if path and not Path(path).exists():
+            raise ValueError(f"{option} {path} does not exist. Name a file or folder that does.")
+    checkout = None
+    if data or "/" in nemo_rl or Path(nemo_rl or "/").is_dir():
+        checkout = environment.checkout("" if nemo_rl in VERSIONS else nemo_rl)
+        nemo_rl = nemo_rl if nemo_rl in VERSIONS else environment.version(checkout)
     named = (nemo_rl,) if nemo_rl else versions(config)
+    limit = _limit(time)
     per_version = {v: checked(config, overrides or [], v, limit) for v in named}
     findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
-    counts = Counter(f.severity for f in findings)
+    failed = any(f.severity == "error" for f in findings)
+    if not as_json:
+        _show(findings, named)
+    tried: list[Verdict] = []
+    if data and checkout and not failed:
+        run, _ = judge(load_config(config, overrides, "train"), load(nemo_rl))
+        for verdict in _tried(run, checkout, rows, model):
+            tried.append(verdict)
+            if not as_json:
+                color = {"failed": "red", "warning": "yellow"}.get(verdict.outcome)
+                echo(verdict.line(), color=color)
     if as_json:
-        echo(json.dumps([{**as_written(f._asdict()), "nemo_rl": v} for f, v in findings.items()]))
-    else:
-        hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
-        show(
-            f if len(findings[f]) == len(named) else f._replace(message=hints[f]) for f in findings
-        )
-        echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
-    raise typer.Exit(1 if counts["error"] else 0)
+        listed = [{**as_written(f._asdict()), "nemo_rl": v} for f, v in findings.items()]
+        both = {"findings": listed, "data": [as_written(v._asdict()) for v in tried]}
+        echo(json.dumps(both if data else listed))
+    elif tried:
+        outcomes = Counter(verdict.outcome for verdict in tried)
+        echo(", ".join(f"{mark}: {outcomes[name]}" for name, mark in MARKS.items()))
+    elif data:
+        echo("The data was not tried: correct these errors first.")
+    raise typer.Exit(failed or any(v.outcome == "failed" for v in tried))
+
+
+def _show(findings: Mapping[Finding, list[str]], named: Sequence[str]) -> None:
+    """Print the findings, with the versions where not all of those named have one."""
+    counts = Counter(f.severity for f in findings)
+    hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
+    show(f if len(findings[f]) == len(named) else f._replace(message=hints[f]) for f in findings)
+    echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
+
+
+def _tried(run: Preflight, checkout: Path, rows: str, model: str) -> Iterator[Verdict]:
+    """What folders, tokenizer, data and rewards say, as it comes."""
+    yield from output_dirs(run)
+    if not environment.is_ready():
+        where = environment.location()
+        echo(f"Building an environment once ({environment.SIZE}) in {where}", err=True)
+    yield from environment.check(run.plain, checkout, rows, model)

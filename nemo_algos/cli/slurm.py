@@ -78,8 +78,8 @@ def job(
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: one run for each value")] = None,
     chain: Annotated[int, typer.Option(min=1, help="number of jobs to run in sequence")] = 1,
     nemo_rl: NemoRL = "",
-    rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="rehearse each run on this machine first")
+    check_data: Annotated[
+        bool, typer.Option("--check-data", help="try tokenizer, data and rewards of each run first")
     ] = False,
     submit: Annotated[
         bool, typer.Option("--submit", help="submit; without it, only write the scripts")
@@ -119,8 +119,8 @@ def job(
         for folder in [Path(out).resolve() / _name(base, point)]
     ]
     jobs.apart(runs)
-    for point in points if rehearse else ():
-        _rehearse(file, [*(overrides or []), *point], checkout)
+    for point in points if check_data else ():
+        _check_data(file, [*(overrides or []), *point], checkout)
     if test_only:
         for run in runs:
             echo(submission.sbatch(run, "--test-only"))
@@ -137,12 +137,12 @@ def job(
         echo(f"tail -F {log}", err=True)
 
 
-def _rehearse(file: Path, overrides: Sequence[str], checkout: Path) -> None:
-    """A rehearsal of a run. Raises typer.Exit where it fails: nothing is written or submitted."""
-    words = ["rehearse", str(file), *overrides, "--nemo-rl", str(checkout)]
+def _check_data(file: Path, overrides: Sequence[str], checkout: Path) -> None:
+    """`check --data` of a run. Raises typer.Exit where it fails: nothing is submitted."""
+    words = ["check", str(file), *overrides, "--data", "--nemo-rl", str(checkout)]
     status = _in_a_process([sys.executable, "-m", "nemo_algos", *words]).returncode
     if status:
-        echo("The rehearsal failed, so nothing was written or submitted.", color="red", err=True)
+        echo("The check failed, so nothing was written or submitted.", color="red", err=True)
         raise typer.Exit(status)
 
 

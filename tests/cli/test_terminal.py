@@ -24,8 +24,6 @@ OWN = {
     "preflight/plan/page.py",
 }
 OWN |= {"engines/nemo/policy.py"}
-# programs for make and for the docs, in Pythons without this package's dependencies
-OWN |= {"preflight/rehearsal/machine.py", "preflight/rehearsal/cpu/nemo_cpu/__main__.py"}
 
 
 def manifest(folder, change):

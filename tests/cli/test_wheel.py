@@ -23,12 +23,12 @@ statuses = [app(line.split(), standalone_mode=False) for line in sys.stdin if li
 print(statuses, nemo_algos.__file__)
 print(open(load(find("smollm2.yaml"))["data"]["train"]["data_path"]).readline())
 """
-REHEARSAL = """
+DATA_CHECK = """
 import os, pathlib, subprocess, sys
-from nemo_algos.preflight.rehearsal import machine
+from nemo_algos.preflight.check.data import environment
 folder = pathlib.Path("run")
 folder.mkdir()
-paths = machine.variables(pathlib.Path("nemo_rl"), folder.resolve())["PYTHONPATH"]
+paths = environment.variables(pathlib.Path("nemo_rl"), folder.resolve())["PYTHONPATH"]
 code = "from nemo_algos.engines.nemo import checkout as c; print(c.ROOT); print(c.refusal())"
 subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, check=True)
 print(paths)
@@ -86,11 +86,11 @@ def test_configs_and_job_scripts_lie_in_the_wheel(python, tmp_path):
         assert {p.relative_to(there) for p in there.rglob("*") if p.is_file()} == tracked
 
 
-def test_a_rehearsals_processes_have_the_package_alone(python, tmp_path, monkeypatch):
+def test_a_data_check_has_the_package_alone(python, tmp_path, monkeypatch):
     """Beside the installed one lie its environment's libraries: another torch, another ray."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     here = {"cwd": tmp_path, "text": True, "capture_output": True}
-    done = subprocess.run([python, "-c", REHEARSAL], **here)
+    done = subprocess.run([python, "-c", DATA_CHECK], **here)
     root, refusal, paths = done.stdout.splitlines() or ["", done.stderr, ""]
     assert (root, refusal) == (str(tmp_path / "run" / "package"), "None")
     assert [p.name for p in Path(root).iterdir()] == ["nemo_algos"]

@@ -400,14 +400,14 @@ def test_a_run_that_its_rehearsal_refuses_is_neither_written_nor_submitted(
 ):
     asked = []
 
-    def rehearse(words):
+    def check_data(words):
         asked.append(words[3:])
         return subprocess.CompletedProcess(words, status)
 
-    monkeypatch.setattr("nemo_algos.cli.slurm._in_a_process", rehearse)
-    said = slurm(here, "--submit --rehearse grpo.seed=7")
+    monkeypatch.setattr("nemo_algos.cli.slurm._in_a_process", check_data)
+    said = slurm(here, "--submit --check-data grpo.seed=7")
     checkout = ["--nemo-rl", f"{here}/nemo-rl"]
-    assert asked == [["rehearse", f"{here}/etr.yaml", "grpo.seed=7", *checkout]]
+    assert asked == [["check", f"{here}/etr.yaml", "grpo.seed=7", "--data", *checkout]]
     assert said.status == status
     assert len(called(here, "sbatch")) == (status == 0) and (here / "runs").exists() == (
         status == 0

@@ -13,8 +13,7 @@ STACK = HERE.parent / "stack"
 sys.path.append(str(STACK))
 
 import whole_run  # noqa: E402
-
-from nemo_algos.preflight.rehearsal import machine  # noqa: E402
+from rehearsal import machine  # noqa: E402
 
 VENV = machine.location()
 PYTHON = VENV / "bin" / "python"

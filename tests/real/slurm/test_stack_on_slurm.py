@@ -1,7 +1,7 @@
 """The whole run as a job: NeMo-RL's trainer, workers, vLLM and refit on two nodes, without a GPU.
 
 FSDP over the two and a sampler on each, by ray.sub and `nemo-algos slurm` as they are. Needs the
-environment of tests/real/stack (nemo_algos/preflight/rehearsal/machine.py), and minutes.
+environment of tests/real/stack (tests/real/stack/rehearsal/machine.py), and minutes.
 """
 
 import json

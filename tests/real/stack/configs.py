@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cpu_task import STOPS
-
-from nemo_algos.preflight.rehearsal import fold
+from rehearsal import downscale
 
 RATE = 0.02  # of plain SGD
 ROWS, WIDTH = 16, 32  # of a step; positions of a row, where no layout asks for more
@@ -55,7 +54,7 @@ MEGATRON = (
     "policy.megatron_cfg.scheduler.lr_warmup_iters=0",
     f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}",
 )
-ON_A_CPU = {"dtensor": fold.DTENSOR_ON_A_CPU, "megatron": fold.MEGATRON_ON_A_CPU}
+ON_A_CPU = {"dtensor": downscale.DTENSOR_ON_A_CPU, "megatron": downscale.MEGATRON_ON_A_CPU}
 BACKENDS = {"dtensor": DTENSOR, "megatron": MEGATRON}
 BATCHING: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -85,7 +84,7 @@ def composed(
     config = nemo_config.load_config(str(home / "examples" / "configs" / base))
     own = (f"policy.model_name={model}", *COMMON, *BACKENDS[backend], *overrides)
     for path, value in ON_A_CPU[backend].items():
-        if path.endswith(fold.ALWAYS) or OmegaConf.select(config, path) is not None:
+        if path.endswith(downscale.ALWAYS) or OmegaConf.select(config, path) is not None:
             OmegaConf.update(config, path, value, force_add=True)
     config = nemo_config.parse_hydra_overrides(config, list(own))
     return (kind or grpo.MasterConfig)(**OmegaConf.to_container(config, resolve=True))

@@ -20,8 +20,7 @@ sys.path[:0] = map(str, PLACES)
 
 import checkout  # noqa: E402
 import whole_run  # noqa: E402
-
-from nemo_algos.preflight.rehearsal import machine  # noqa: E402
+from rehearsal import machine  # noqa: E402
 
 REF = os.environ.setdefault("NEMO_RL_REF", "main")
 _clone = checkout.home()

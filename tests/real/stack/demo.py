@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import whole_run
+from rehearsal import run
+from rehearsal.training import Attempt
 
-from nemo_algos.preflight.rehearsal import run
-from nemo_algos.preflight.rehearsal.training import Attempt
 from nemo_algos.terminal import echo
 
 PAUSE = 2  # seconds

@@ -9,7 +9,7 @@ if [ ! -e "$home/.git" ]; then
 	echo "tests/real/stack: skipped, no NeMo-RL checkout at $home (NEMO_RL_HOME names another)"
 	exit 0
 fi
-venv=$(python3 nemo_algos/preflight/rehearsal/machine.py)
+venv=$(python3 tests/real/stack/rehearsal/machine.py)
 files=$(ls tests/real/stack/test_*.py)
 case ${1:-} in
 tests/*)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import torch
 import whole_run
+from rehearsal.training import Attempt
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-from nemo_algos.preflight.rehearsal.training import Attempt
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16

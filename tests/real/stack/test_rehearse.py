@@ -1,4 +1,4 @@
-"""`nemo-algos rehearse` as a user starts it: a clean run, planted mistakes, and how it ends."""
+"""rehearse.py (make stack-demo): a clean run, planted mistakes, and how it ends."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from typing import Any
 import checkout
 import psutil
 import pytest
-import test_rehearsal_cheap as cheap
+import test_check_data as planted
 from omegaconf import OmegaConf
+from rehearsal import machine
 
-from nemo_algos.preflight.rehearsal import machine
-from nemo_algos.preflight.rehearsal.verdict import Verdict
+from nemo_algos.preflight.check.data.verdict import Verdict
 
 HERE = Path(__file__).parent
 LIMIT = 2400  # seconds, on a machine that does other things
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(home: Path, *overrides: str) -> Path:
     """A run that `check` finds nothing wrong with."""
-    run = cheap.Run(home)
+    run = planted.Run(home)
     run.own = [f"policy.model_name={home}/model", "checkpointing.enabled=true"]
     run.own += [f"checkpointing.checkpoint_dir={home}/results", f"logger.log_dir={home}/logs"]
     run.own += overrides
@@ -46,7 +46,7 @@ def config(home: Path, *overrides: str) -> Path:
 
 
 def command(file: Path, nemo_rl: Path, *options: str) -> list[str]:
-    words = [sys.executable, "-m", "nemo_algos", "rehearse", str(file)]
+    words = [sys.executable, str(HERE / "rehearse.py"), str(file)]
     return [*words, "--nemo-rl", str(nemo_rl), "--ranks", "1", *options]
 
 
@@ -54,7 +54,11 @@ def environment() -> dict[str, str]:
     """The user's: without what this suite's processes have, but with the planted modules."""
     without = ("NRL_MEGATRON_CHECKPOINT_DIR", "WANDB_MODE")
     own = {k: v for k, v in os.environ.items() if k not in without}
-    return own | {"PYTHONPATH": os.pathsep.join((str(HERE), os.environ["PYTHONPATH"]))}
+    return own | {
+        "PYTHONPATH": os.pathsep.join(
+            (str(HERE), str(HERE.parent / "nemo"), os.environ["PYTHONPATH"])
+        )
+    }
 
 
 def rehearsed(file: Path, nemo_rl: Path, *options: str) -> tuple[int, list[Verdict]]:
@@ -110,8 +114,8 @@ def running() -> list[psutil.Process]:
 PLANTS = {  # an override, the stage that names it, a word; what is asked for
     "method_nan": ("method.name=plants:BREAKS", "step", "not finite", "--steps 3"),
     "reward_raises": ("env.judged.verifier=plants:raises_later", "rollouts", "verifier/error", ""),
-    "folder": ("checkpointing.checkpoint_dir=/proc/x", "places", "/proc/x", "--only places"),
-    "login": ("logger.wandb_enabled=true", "places", "wandb", "--only places"),
+    "folder": ("checkpointing.checkpoint_dir=/proc/x", "folders", "/proc/x", "--only folders"),
+    "login": ("logger.wandb_enabled=true", "folders", "wandb", "--only folders"),
 }
 
 
@@ -126,9 +130,9 @@ def test_a_planted_mistake_is_named(name: str, home: Path, nemo_rl: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("planted", "word"), [("forgets", "again"), ("skips", "skip")])
+@pytest.mark.parametrize(("mistake", "word"), [("forgets", "again"), ("skips", "skip")])
 def test_a_resume_with_other_prompts_is_named(
-    planted: str, word: str, home: Path, nemo_rl: Path
+    mistake: str, word: str, home: Path, nemo_rl: Path
 ) -> None:
     """In a NeMo-RL that takes up its data elsewhere."""
     wrong = home / "nemo-rl"
@@ -138,29 +142,12 @@ def test_a_resume_with_other_prompts_is_named(
     subprocess.run(["cp", "-r", nemo_rl / "nemo_rl", wrong / "nemo_rl"], check=True)
     for name in ("algorithms/grpo.py", "data/utils.py"):
         file = wrong / "nemo_rl" / name
-        resumes = f"__import__('plants').{planted}(dataloader, "
+        resumes = f"__import__('plants').{mistake}(dataloader, "
         file.write_text(file.read_text().replace("dataloader.load_state_dict(", resumes))
     status, found = rehearsed(config(home), wrong)
     assert status == 1
     (named,) = [v for v in found if v.outcome == "failed"]
     assert named.stage == "resume" and word in named.message
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fails", [False, True], ids=["passes", "fails"])
-def test_slurm_writes_a_job_only_behind_a_rehearsal_that_passes(
-    fails: bool, home: Path, nemo_rl: Path, ref: str
-) -> None:
-    file = config(home, *(["checkpointing.checkpoint_dir=/proc/x"] if fails else []))
-    words = [sys.executable, "-m", "nemo_algos", "slurm", str(file), "--rehearse"]
-    program = HERE.parents[2] / "examples" / "run_grpo_math.py"  # this suite's copy has none
-    words += (
-        f"--program {program} --mounts {home}:{home},/proc:/proc --account a --image b:c".split()
-    )
-    words += ["--checkout", str(nemo_rl), "--nemo-rl", ref, "--out", str(home / "runs")]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == fails, done.stderr
-    assert (home / "runs" / "run" / "job.sh").exists() is not fails
 
 
 @pytest.fixture

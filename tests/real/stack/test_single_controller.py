@@ -14,7 +14,7 @@ import pytest
 from layouts import Layout
 from test_workers import Limits, actors
 
-from nemo_algos.preflight.rehearsal import ray_head
+from nemo_algos.preflight.check.data import ray_head
 
 LAYOUTS = ("megatron-packed-ray", "megatron-tp-packed-ray")
 WHOLE = 4  # groups of a step

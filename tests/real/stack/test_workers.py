@@ -20,7 +20,7 @@ import pytest
 import ray
 from layouts import LAYOUTS, Layout
 
-from nemo_algos.preflight.rehearsal import ray_head
+from nemo_algos.preflight.check.data import ray_head
 
 SMOKE = ("dtensor-packed", "megatron-packed", "dtensor-packed-ray", "megatron-packed-ray")
 

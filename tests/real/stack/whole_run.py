@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from nemo_algos.preflight.rehearsal import machine, ray_head
-from nemo_algos.preflight.rehearsal.reaper import reap
-from nemo_algos.preflight.rehearsal.training import Attempt, curves
+from rehearsal import machine
+from rehearsal.reaper import reap
+from rehearsal.training import Attempt, curves
+
+from nemo_algos.preflight.check.data import ray_head
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 START = "recipes/cpu/countdown.yaml"  # its model, its problems

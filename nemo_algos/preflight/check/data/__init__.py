@@ -1,0 +1,1 @@
+"""What `check --data` tries: tokenizer, data sets and rewards, by NeMo-RL's own code."""

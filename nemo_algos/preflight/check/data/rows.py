@@ -1,0 +1,136 @@
+"""Every row as NeMo-RL's processor hands it to training: its prompt, its length, what is wrong."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_algos.preflight.check.data.verdict import cut
+
+MOST = 100_000  # rows of a data set that are read here
+PICTURED = 256  # of one with images, sounds or films
+ROLES = ["user", "assistant"]  # of the first messages, which math_hf_data_processor takes unasked
+
+
+class Row(NamedTuple):
+    """A row of a data set.
+
+    number: in its file, from 1; length: of its prompt in tokens, before any cut; masked: NeMo-RL
+    drops it from the loss; tokens: of the prompt, [] of a masked one; fault: why it cannot be
+    trained on, or "".
+    """
+
+    number: int
+    task: str
+    problem: str = ""
+    answer: Any = None
+    length: int = 0
+    masked: bool = False
+    tokens: list[int] = []  # noqa: RUF012
+    fault: str = ""
+
+
+def read(parts: list[Any], numbers: list[int], most: int = MOST) -> Iterator[Row]:
+    """The first rows of the processed data sets, in order."""
+    places = chain.from_iterable(((part, i) for i in range(len(part))) for part in parts)
+    for (part, index), number in zip(places, numbers[:most], strict=False):
+        yield _row(part, index, number)
+
+
+def _row(part: Any, index: int, number: int) -> Row:
+    entry, task = {}, ""
+    try:
+        entry = part.dataset[index]
+        task = str(entry.get("task_name", ""))
+        datum = part[index]
+    except Exception as error:  # whatever a data set or a processor raises
+        said = cut(f"{type(error).__name__}: {error}")
+        return Row(number, task, fault=_unlike(entry) or said)
+    problem, info = _problem(entry), datum.get("extra_env_info") or {}
+    answer = info.get("ground_truth")
+    if answer == "None" and entry.get("expected_answer", "") is None:
+        answer = None  # math_data_processor makes a text of anything
+    log = datum["message_log"]
+    masked = not datum["loss_multiplier"]
+    tokens = [] if masked else [t for m in log if "token_ids" in m for t in m["token_ids"].tolist()]
+    gym = "ground_truth" not in info
+    fault = _unlike(entry) or ("" if gym else _fault(problem, answer))
+    length = int(datum["length"])
+    return Row(number, task, str(problem), answer, length, masked, tokens, fault)
+
+
+def _problem(entry: Mapping[str, Any]) -> Any:
+    """What the row asks, as it is written in it."""
+    messages = entry.get("messages")
+    if messages:
+        return _text(messages[0].get("content"))
+    found = (entry[key] for key in ("problem", "question", "context", "prompt") if key in entry)
+    return _text(next(found, ""))
+
+
+def _text(content: Any) -> Any:
+    """The words of a message that has images and sounds too."""
+    if not isinstance(content, list):
+        return content
+    return " ".join(str(part.get("text") or part.get("content") or "") for part in content)
+
+
+def _unlike(entry: Mapping[str, Any]) -> str:
+    """What is wrong with the roles of its messages."""
+    messages = entry.get("messages")
+    if not isinstance(messages, list):
+        return ""
+    roles = [m.get("role") for m in messages]
+    if roles[:2] == ROLES:
+        return ""
+    reason = "the first is read as the problem and the second as the answer, whatever their roles"
+    return f"its messages are {', '.join(map(str, roles)) or 'none'}: {reason}"
+
+
+def _fault(problem: Any, answer: Any) -> str:
+    for name, value in (("problem", problem), ("answer", answer)):
+        if value is None:
+            return f"its {name} is missing (null)"
+        if not isinstance(value, str):
+            return f"its {name} is {cut(value, 40)}, a {type(value).__name__}, not a text"
+        if not value.strip():
+            return f"its {name} is empty"
+    return ""
+
+
+def squeeze(text: str) -> str:
+    """Without white space."""
+    return "".join(text.split())
+
+
+def faults_in_file(section: Mapping[str, Any], most: int = 5) -> list[str]:
+    """Lines of a .jsonl that no reader can take as rows of texts, with the reason."""
+    path, found = Path(str(section.get("data_path") or ".")), []
+    if path.suffix != ".jsonl" or not path.is_file():
+        return []
+    keys = (section.get("input_key") or "input", section.get("output_key") or "output")
+    with open(path, errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip() and (fault := _line_fault(line, keys)):
+                found.append(f"row {number:,} {fault}")
+            if len(found) == most:
+                break
+    return found
+
+
+def _line_fault(line: str, keys: tuple[Any, Any]) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return f"is no JSON: {error}"
+    if not isinstance(row, dict):
+        return f"is a {type(row).__name__}, not a row of keys"
+    if "messages" in row:
+        return ""
+    for key in keys:
+        if key not in row:
+            return f"has no key {key!r}"
+        if not isinstance(row[key], str):
+            return f"has {cut(row[key], 40)} under {key!r}, a {type(row[key]).__name__}, not a text"
+    return ""

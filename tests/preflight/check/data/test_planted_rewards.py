@@ -1,0 +1,159 @@
+"""Rewards with a mistake in them, tried on rows as a rehearsal tries them: each is named."""
+
+import itertools
+import random
+import re
+
+import pytest
+
+from nemo_algos.engines.rewards.answers import boxed
+from nemo_algos.engines.rewards.pool import Verdict
+from nemo_algos.preflight.check.data import rewards, scoring, verdict
+from nemo_algos.preflight.check.data.rows import Row
+from nemo_algos.preflight.check.data.verdict import Stage
+
+PROMPT = "2 + 3 = ? \\boxed{}"
+ROWS = [Row(n, "sums", f"What is {n} + {n + 7}?", str(2 * n + 7)) for n in range(1, 201)]
+
+
+def sound(response, answer):
+    return float(boxed(response) == answer)
+
+
+def has_box(response):
+    return boxed(response) is not None or "\\boxed{}" in response
+
+
+class Judge:
+    """As scoring.Judge, of a function in this process."""
+
+    def __init__(self, reward, section=None):
+        self.reward = reward
+        self.section = section or {}
+
+    def started(self):
+        pass
+
+    def rewards(self, responses, answers):
+        return [float(self.reward(r, a)) for r, a in zip(responses, answers, strict=True)]
+
+    def timed(self, response, answer):
+        return self.rewards([response], [answer])[0], 0.01
+
+    def reason(self, response, answer):
+        return "error: it"
+
+
+def judged(folder, reward, rows=ROWS, stops=()):
+    stage = Stage(folder, "rewards")
+    rewards.judge(stage, "x", Judge(reward), rows, [PROMPT], False, stops)
+    return verdict.read(folder)
+
+
+def stateful():
+    calls = itertools.count()
+    return lambda r, a: sound(r, a) if next(calls) < 100 else 0.0
+
+
+def noisy():
+    rng = random.Random(0)
+    return lambda r, a: sound(r, a) + rng.gauss(0, 0.3)
+
+
+def box(response):
+    return boxed(response) or ""
+
+
+REWARDS = {  # reward, outcome, a word of the message
+    "sound": (sound, "passed", "64 of 64"),
+    "graded": (lambda r, a: sound(r, a) + 0.1 * has_box(r), "passed", "64 of 64"),
+    "large": (lambda r, a: 1e6 * sound(r, a), "passed", "64 of 64"),
+    "shorter is better": (lambda r, a: sound(r, a) * (1 - 1e-5 * len(r)), "passed", "64 of 64"),
+    "a prefix, an empty box": (lambda r, a: has_box(r) and a.startswith(box(r)), "failed", "place"),
+    "a prefix": (lambda r, a: bool(box(r)) and a.startswith(box(r)), "failed", "first digit"),
+    "the last digit": (lambda r, a: box(r)[-1:] == a[-1:], "failed", "differ"),
+    "digits alone": (
+        lambda r, a: re.sub(r"\D", "", box(r)) == a,
+        "failed",
+        "point",
+    ),
+    "length": (lambda r, a: sound(r, a) + 0.002 * len(r), "warning", "length"),
+    "one huge": (lambda r, a: sound(r, a) * (1e6 if a == "11" else 1), "warning", "row 2"),
+    "noise": (noisy, "failed", "noise"),
+    "a state": (stateful, "failed", "asked again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_planted_reward_is_named(name, tmp_path):
+    reward, outcome, word = REWARDS[name]
+    made = reward() if reward in (noisy, stateful) else reward
+    rows = ROWS[:60] if name == "one huge" else ROWS
+    found = judged(tmp_path, made, rows)
+    assert any(v.outcome == outcome and word in v.message for v in found), found
+    assert outcome != "passed" or [v.outcome for v in found] == ["passed"]
+    assert name != "noise" or len(found) == 1
+
+
+def test_rows_are_drawn_from_the_whole_file(tmp_path):
+    """Data are often sorted by source: here the last two thirds cannot be read."""
+    torn = [row._replace(answer="\\frac{1}{") if row.number > 64 else row for row in ROWS]
+    found = judged(tmp_path, lambda r, a: "frac" not in a and sound(r, a), torn)
+    assert [v.outcome for v in found] == ["failed"] and len(found[0].details["rows"]) > 30
+    drawn = rewards.drawn(ROWS)
+    assert drawn == rewards.drawn(ROWS) and len(drawn) == rewards.ROWS
+    assert drawn[0].number <= 4 and drawn[-1].number >= 197
+    assert {row.number % 4 for row in drawn} == {0, 1, 2, 3}
+
+
+def test_answers_that_are_sentences(tmp_path):
+    """A policy's number would earn nothing."""
+    told = [row._replace(answer=f"We add them. So the sum is {row.answer}.") for row in ROWS]
+    (found,) = judged(tmp_path, sound, told)
+    assert (found.outcome, found.key) == ("failed", "env.x") and "output_key" in found.message
+    (tmp_path / "b").mkdir()
+    with_units = [row._replace(answer=f"{row.answer} apples") for row in ROWS]
+    assert [v.outcome for v in judged(tmp_path / "b", sound, with_units)] == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "outcome"),
+    [("\n", "failed"), (".", "failed"), ("Question:", "passed"), ("<|im_end|>", "passed")],
+)
+def test_a_stop_string_before_the_answer(stop, outcome, tmp_path):
+    found = judged(tmp_path, sound, stops=[stop])
+    stopped = [v for v in found if v.key == "policy.generation.stop_strings"]
+    assert [v.outcome for v in stopped] == ["failed"] * (outcome == "failed")
+
+
+class Pool:
+    """As VerifierPool, of one outcome."""
+
+    verdict = Verdict(0.0, "ok")
+
+    def __init__(self, verifier, **settings):
+        self.settings = settings
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def score(self, responses, answers):
+        return [self.verdict]
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "small"),
+    [
+        ("error", "ImportError: libx.so: failed to map segment from shared object", True),
+        ("memory", "", True),
+        ("error", "KeyError: x", False),
+    ],
+)
+def test_too_little_memory_names_the_key_of_it(status, detail, small, monkeypatch):
+    monkeypatch.setattr(Pool, "verdict", Verdict(0.0, status, detail))
+    monkeypatch.setattr(scoring, "VerifierPool", Pool)
+    judge = scoring.VerifierJudge({"verifier": "math", "memory_mb": 2048})
+    assert ("memory_mb: 2048" in judge.reason("x", "1")) == small

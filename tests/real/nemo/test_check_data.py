@@ -1,0 +1,377 @@
+"""Mistakes that `nemo-algos check` passes, planted one by one: `check --data` names each."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from nemo_algos.preflight.check.data import program, verdict
+from nemo_algos.preflight.check.data.verdict import Verdict
+from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.snapshot import load
+
+HERE = Path(__file__).parent  # of planted_rewards.py, which the verifiers' processes import
+ROWS, LATE = 80, 77  # rows of training; the one with a mistake
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ["<pad>", "<|im_start|>", "<|im_end|>", "<s>"]
+PROMPT = "Put the answer into \\boxed{{}}.\n{}"
+Row = dict[str, Any]
+
+
+class Run:
+    """A small run in a folder: its rows, its prompt, its tokenizer and its config."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[Row] = [sum_of(i) for i in range(ROWS)]
+        self.validation: list[Row] = [sum_of(i) for i in range(200, 216)]
+        self.prompt, self.system, self.template = PROMPT, "", CHAT
+        self.special: dict[str, Any] = {"pad_token": "<pad>", "eos_token": "<|im_end|>"}
+        self.own: list[str] = []
+
+    def config(self) -> Any:
+        """As the user wrote it, its files written."""
+        for name, rows in (("train", self.rows), ("validation", self.validation)):
+            lines = [json.dumps(row) + "\n" for row in rows]
+            (self.folder / f"{name}.jsonl").write_text("".join(lines))
+        for name in ("prompt", "system"):
+            (self.folder / f"{name}.txt").write_text(getattr(self, name))
+        made = tokenizer(**self.special)
+        made.chat_template = self.template
+        made.save_pretrained(self.folder / "reader")
+        plain: Any = OmegaConf.load(HERE / "check_data.yaml")
+        paths = OmegaConf.from_dotlist(
+            [
+                f"data.train.data_path={self.folder}/train.jsonl",
+                f"data.validation.data_path={self.folder}/validation.jsonl",
+                f"data.default.prompt_file={self.folder}/prompt.txt",
+                *(
+                    [f"data.default.system_prompt_file={self.folder}/system.txt"]
+                    * bool(self.system)
+                ),
+                f"policy.tokenizer.name={self.folder}/reader",
+            ]
+        )
+        return OmegaConf.merge(plain, paths, OmegaConf.from_dotlist(self.own))
+
+
+def sum_of(number: int) -> Row:
+    return {"problem": f"What is {number} + {2 * number}?", "answer": str(3 * number)}
+
+
+def tokenizer(**special: Any) -> PreTrainedTokenizerFast:
+    """A token for each byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *letters])}
+    bytes_of_text = Tokenizer(models.BPE(vocabulary, []))
+    bytes_of_text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_of_text.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bytes_of_text, additional_special_tokens=SPECIAL, **special
+    )
+
+
+def found(run: Run, ref: str, only: tuple[str, ...] = ("tokenizer", "data")) -> list[Verdict]:
+    """The verdicts of a run in which check finds no error."""
+    judged, findings = judge(run.config(), load(ref))
+    assert not [f for f in findings if f.severity == "error"], findings
+    (run.folder / "config.json").write_text(json.dumps(judged.plain, default=str))
+    program.main(run.folder, only)
+    return verdict.read(run.folder)
+
+
+def said(verdicts: list[Verdict]) -> str:
+    return "\n".join(f"{v.stage} {v.outcome} [{v.key}] {v.message}" for v in verdicts)
+
+
+Mistake = Callable[[Run], None]
+
+
+def of(**values: Any) -> Mistake:
+    """The run with these attributes."""
+    return lambda run: run.__dict__.update(values)
+
+
+def late(**values: Any) -> Mistake:
+    """One row with other values."""
+    return lambda run: run.rows[LATE - 1].update(values)
+
+
+def conversations(roles: str) -> Mistake:
+    """All rows as messages, of these roles in the late one."""
+
+    def change(run: Run) -> None:
+        kinds = [["user", "assistant"]] * ROWS
+        kinds[LATE - 1] = roles.split()
+        texts = [[row["problem"], row["answer"], "?"] for row in run.rows]
+        run.rows = [
+            {"messages": [{"role": r, "content": t} for r, t in zip(k, ts, strict=False)]}
+            for k, ts in zip(kinds, texts, strict=True)
+        ]
+
+    return change
+
+
+def numbers(run: Run) -> None:
+    run.rows = [{**row, "answer": int(row["answer"])} for row in run.rows]
+
+
+def repeat(run: Run) -> None:
+    run.rows[40:] = run.rows[:40]
+
+
+def solutions(run: Run) -> None:
+    for row in run.rows:
+        row["answer"] = f"{row['problem']} We add, and we add again.\n#### {row['answer']}"
+
+
+def swapped(run: Run) -> None:
+    run.rows = [{"problem": row["answer"], "answer": row["problem"]} for row in run.rows]
+
+
+def given(run: Run) -> None:
+    for row in run.rows:
+        row["problem"] += f" Answer: {row['answer']}"
+
+
+def foreign(run: Run) -> None:
+    words = "combien font ensemble les deux nombres suivants"
+    run.validation = [{"problem": f"{words} {i}", "answer": "7"} for i in range(200, 216)]
+    run.rows = [{**row, "problem": f"{row['problem']} Think well"} for row in run.rows]
+
+
+def leak(run: Run) -> None:
+    run.validation[3:5] = run.rows[10:12]
+
+
+WORDY = {"problem": "What is 1 + 2? " + "Think. " * 60, "answer": "3"}
+LONG: list[Row] = [sum_of(i) for i in range(ROWS - 8)] + [WORDY] * 8
+ODD = CHAT.replace("{% for m", "<s><s>{% for m")
+MUTE = CHAT.partition("{% if add_gen")[0]
+DEAF = CHAT.replace(
+    "<|im_start|>{{ m['role'] }}\n",
+    "{% if m['role'] != 'system' %}<|im_start|>{{ m['role'] }}\n",
+    1,
+).replace("{% endfor %}", "{% endif %}{% endfor %}", 1)
+ENDLESS = CHAT.replace("<|im_end|>\n{% endfor %}", "\n{% endfor %}")
+THOUGHTLESS = CHAT.replace("m['content']", "m['content'].split('</think>')[-1]")
+BOS = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "bos_token": "<s>"}
+# what is planted: how, the outcome, the stage, the key, a word of the message
+PLANTED: dict[str, tuple[Mistake, str, str, str, str]] = {
+    "an empty answer": (late(answer=" "), "failed", "data", "data.train", "row 77"),
+    "an empty problem": (late(problem="  "), "failed", "data", "data.train", "row 77"),
+    "numbers for answers": (numbers, "failed", "data", "data.train", "row 1 "),
+    "no assistant": (conversations("user"), "failed", "data", "data.train", "row 77"),
+    "system first": (
+        conversations("system user assistant"),
+        "failed",
+        "data",
+        "data.train",
+        "row 77",
+    ),
+    "no generation prompt": (
+        of(template=MUTE),
+        "failed",
+        "tokenizer",
+        "policy.tokenizer.chat_template",
+        "generation",
+    ),
+    "no template": (
+        of(template=None),
+        "failed",
+        "tokenizer",
+        "policy.tokenizer.chat_template",
+        "template",
+    ),
+    "system dropped": (
+        of(template=DEAF, system="You are a calculator."),
+        "failed",
+        "data",
+        "policy.tokenizer.chat_template",
+        "system",
+    ),
+    "two BOS": (
+        of(template=ODD, special=BOS),
+        "failed",
+        "tokenizer",
+        "policy.tokenizer.chat_template",
+        "twice",
+    ),
+    "no pad": (
+        of(special={"eos_token": "<|im_end|>"}),
+        "passed",
+        "tokenizer",
+        "policy.tokenizer.name",
+        "eos",
+    ),
+    "neither pad nor eos": (
+        of(special={}),
+        "failed",
+        "tokenizer",
+        "policy.tokenizer.name",
+        "neither",
+    ),
+    "no {}": (
+        of(prompt="Put the answer into \\boxed{{}}."),
+        "failed",
+        "data",
+        "data.default.prompt_file",
+        "no {}",
+    ),
+    "{} in the box": (
+        of(prompt="Put the answer into \\boxed{}."),
+        "failed",
+        "data",
+        "data.default.prompt_file",
+        "boxed{}",
+    ),
+    "long prompts": (of(rows=LONG), "failed", "data", "data.max_input_seq_length", "rows 73"),
+    "little room": (
+        of(own=["policy.generation.max_new_tokens=480"]),
+        "warning",
+        "data",
+        "policy.max_total_sequence_length",
+        "leave less",
+    ),
+    "repeated prompts": (repeat, "warning", "data", "data.train", "50 %"),
+    "keys swapped": (swapped, "warning", "data", "data.train", "80 of 80"),
+    "answers in problems": (given, "warning", "data", "data.train", "row"),
+    "another language": (foreign, "warning", "data", "data.validation", "combien"),
+    "no end of a turn": (
+        of(template=ENDLESS),
+        "warning",
+        "tokenizer",
+        "policy.tokenizer.chat_template",
+        "stop",
+    ),
+    "thoughts dropped": (
+        of(template=THOUGHTLESS, prompt="Box it. <think> </think>\n{}"),
+        "failed",
+        "data",
+        "policy.tokenizer.chat_template",
+        "Box it.",
+    ),
+    "validation rows in training": (leak, "failed", "data", "data.validation", "rows 4, 5"),
+    "a stop id outside": (
+        of(own=["policy.generation.stop_token_ids=[2,260]"]),
+        "failed",
+        "tokenizer",
+        "policy.generation.stop_token_ids",
+        "260",
+    ),
+    "no such file": (
+        of(own=["data.train.data_path=nowhere.jsonl"]),
+        "unchecked",
+        "data",
+        "data.train",
+        "64 sums",
+    ),
+    "no such prompt file": (
+        of(own=["data.default.prompt_file=nowhere.txt"]),
+        "failed",
+        "data",
+        "data.train",
+        "nowhere.txt",
+    ),
+    "not in the cache": (
+        of(own=["data.train={dataset_name: OpenMathInstruct-2}"]),
+        "unchecked",
+        "data",
+        "data.train",
+        "HF_HOME",
+    ),
+    "no such tokenizer": (
+        of(own=["policy.tokenizer.name=nobody/nothing"]),
+        "unchecked",
+        "tokenizer",
+        "policy.tokenizer.name",
+        "nobody/nothing",
+    ),
+    "another stop": (
+        of(own=["policy.generation.stop_token_ids=[0]"]),
+        "warning",
+        "tokenizer",
+        "policy.generation.stop_token_ids",
+        "<|im_end|>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_named(name: str, tmp_path: Path, ref: str) -> None:
+    change, outcome, stage, key, word = PLANTED[name]
+    run = Run(tmp_path)
+    change(run)
+    verdicts = found(run, ref)
+    named = [v for v in verdicts if (v.outcome, v.stage, v.key) == (outcome, stage, key)]
+    assert any(word in v.message for v in named), said(verdicts)
+
+
+def halves(run: Run) -> None:
+    """Answers as fractions, in a tenth of the rows."""
+    for row in run.rows[::10]:
+        row["answer"] += "/2"
+
+
+def unasked(run: Run) -> None:
+    run.prompt = "{}"
+
+
+def none(_: Run) -> None:
+    """The mistake is the reward function's."""
+
+
+BAD = "env.judged"
+# the function, what else is planted, the outcome, the key, a word of the message
+REWARDS: dict[str, tuple[str, Mistake, str, str, str]] = {
+    "another format": ("tags", none, "failed", BAD, "it pays <answer>"),
+    "a format that no prompt asks for": (
+        "right",
+        unasked,
+        "warning",
+        "data.default.prompt_file",
+        "no prompt",
+    ),
+    "always 0": ("never", none, "failed", BAD, "gives 0 for every response"),
+    "always 1": ("always", none, "failed", BAD, "gives 1 for every response"),
+    "None": ("nothing", none, "failed", BAD, "returned None"),
+    "nan": ("nan", none, "failed", BAD, "returned nan"),
+    "raises": ("raises", none, "failed", BAD, "ZeroDivisionError"),
+    "gold answers it cannot read": ("numbers", halves, "failed", BAD, "rows 1, 11, 21"),
+    "solutions for answers": ("right", solutions, "failed", BAD, "gives 0"),
+    "silence": ("stern", none, "warning", BAD, "for none"),
+    "anything in a box": ("anything", none, "failed", BAD, "pays wrong answers"),
+    "the first box": ("first", none, "warning", BAD, "takes it back"),
+    "slow": ("slow", none, "failed", BAD, "for one response"),
+}
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_planted_reward_is_named(name: str, tmp_path: Path, ref: str) -> None:
+    function, change, outcome, key, word = REWARDS[name]
+    run = Run(tmp_path)
+    change(run)
+    run.own = [f"env.judged.verifier=planted_rewards:{function}"]
+    verdicts = [v for v in found(run, ref, program.STAGES) if v.stage == "rewards"]
+    named = [v for v in verdicts if (v.outcome, v.key) == (outcome, key)]
+    assert any(word in v.message for v in named), said(verdicts)
+
+
+@pytest.mark.smoke
+def test_a_sound_run_passes(tmp_path: Path, ref: str) -> None:
+    verdicts = found(Run(tmp_path), ref, program.STAGES)
+    assert {v.outcome for v in verdicts} == {"passed"}, said(verdicts)
+    assert {v.stage for v in verdicts} == {*program.STAGES}
+    seen = json.loads((tmp_path / "rows.json").read_text())
+    first = "<|im_start|>user\nPut the answer into \\boxed{}.\nWhat is 0 + 0?<|im_end|>\n"
+    assert seen["train"]["first_prompt"] == first + "<|im_start|>assistant\n"
+    assert seen["train"]["rows"] == ROWS
+    assert next(iter(seen["forms"].values())).endswith("\\boxed{{answer}}$.")
