@@ -31,7 +31,9 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows: list[Row] = [sum_of(i) for i in range(ROWS)]
+        self.rows: list[Row] = [
+            sum_of(37 * i % ROWS) for i in range(ROWS)
+        ]  # no ids, which only increase
         self.validation: list[Row] = [sum_of(i) for i in range(200, 216)]
         self.prompt, self.system, self.template = PROMPT, "", CHAT
         self.special: dict[str, Any] = {"pad_token": "<pad>", "eos_token": "<|im_end|>"}
@@ -316,8 +318,8 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: Path, ref: str) -> None
 
 
 def halves(run: Run) -> None:
-    """Answers as fractions, in a tenth of the rows."""
-    for row in run.rows[::10]:
+    """Answers as fractions, in a fifth of the rows."""
+    for row in run.rows[::5]:
         row["answer"] += "/2"
 
 
@@ -345,8 +347,8 @@ REWARDS: dict[str, tuple[str, Mistake, str, str, str]] = {
     "None": ("nothing", none, "failed", BAD, "returned None"),
     "nan": ("nan", none, "failed", BAD, "returned nan"),
     "raises": ("raises", none, "failed", BAD, "ZeroDivisionError"),
-    "gold answers it cannot read": ("numbers", halves, "failed", BAD, "rows 1, 11, 21"),
-    "solutions for answers": ("right", solutions, "failed", BAD, "gives 0"),
+    "gold answers it cannot read": ("numbers", halves, "failed", BAD, "ValueError: invalid literal"),
+    "solutions for answers": ("right", solutions, "failed", BAD, "does not pay the gold answer"),
     "silence": ("stern", none, "warning", BAD, "for none"),
     "anything in a box": ("anything", none, "failed", BAD, "pays wrong answers"),
     "the first box": ("first", none, "warning", BAD, "takes it back"),
