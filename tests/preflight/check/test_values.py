@@ -98,6 +98,12 @@ def test_a_value_that_nemo_rl_takes_is_left_alone(overrides):
     assert not [f for f in found if f.severity != "note" and f.path in keys]
 
 
+def test_the_controllers_section_may_be_null():
+    """A base config of the single controller then runs without it."""
+    found = check("single_controller.yaml", ["async_rl=null"], "main")
+    assert [f for f in found if f.severity == "error"] == []
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [

@@ -27,6 +27,7 @@ POSITIVE = (
 MOST = 10**9  # of what is counted
 MCORE, GENERATION = "policy.megatron_cfg", "policy.generation"
 OURS = "grpo.adv_estimator"  # null confirms that the method's replaces it
+ALSO_NULL = (OURS, SECTION)  # async_rl: null is a base config of the controller without it
 
 # The ranges that NeMo-RL's types leave out. Beyond them its code divides by 0, takes no step or no
 # row, or trains on something else in silence.
@@ -132,7 +133,7 @@ def _judging(plain: Mapping[str, Any], schema: Mapping[str, Schema]) -> dict[str
     kept = {path: kind for path, kind in schema.items() if not path.startswith(f"{SECTION}.")}
     if at(plain, f"{GENERATION}.backend") != "vllm":
         kept = {path: kind for path, kind in kept.items() if not path.startswith(f"{VLLM}.")}
-    for path in [path for path in kept if path.startswith(f"{VLLM}.") or path == OURS]:
+    for path in [path for path in kept if path.startswith(f"{VLLM}.") or path in ALSO_NULL]:
         kept[path] = {"anyOf": [kept[path], {"type": "null"}]}
     narrowed = {path: _narrowed(kept[path], more) for path, more in RANGES.items() if path in kept}
     of_env = {
