@@ -73,8 +73,9 @@ def check(
         if path and not Path(path).exists():
             raise ValueError(f"{option} {path} does not exist. Name a file or folder that does.")
     checkout = None
-    if data or "/" in nemo_rl or Path(nemo_rl or "/").is_dir():
-        checkout = environment.checkout("" if nemo_rl in VERSIONS else nemo_rl)
+    folder = "" if nemo_rl in VERSIONS else nemo_rl
+    if data or "/" in folder or (folder and Path(folder).is_dir()):
+        checkout = environment.checkout(folder)
         nemo_rl = nemo_rl if nemo_rl in VERSIONS else environment.version(checkout)
     named = (nemo_rl,) if nemo_rl else versions(config)
     limit = _limit(time)

@@ -20,14 +20,7 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
     a, key = run.algorithm, GROUP
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
         reason = "a group of 1 response has no advantage, so nothing would be learned"
-        yield error(key, f"{reason}. {set_group(run, 8)}")
-
-
-def set_group(run: AnyRun, least: int) -> str:
-    """A cure: larger groups, and the global batch with them where it is the whole step."""
-    whole = {GROUP: least, GLOBAL: run[PROMPTS] * least}
-    choices = [*({GROUP: n} for n in range(least, 4 * least)), whole]
-    return run.cure(GROUP, choices, f"Set it to {least}.")
+        yield error(key, f"{reason}. Set it to 8 or more.")
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:

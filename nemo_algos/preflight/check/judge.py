@@ -30,7 +30,7 @@ from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import ask, keep_errors
-from nemo_algos.preflight.check.rules.index import RULES, SIZES
+from nemo_algos.preflight.check.rules.index import RULES
 from nemo_algos.preflight.check.rules.values import repair
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
 
@@ -90,7 +90,7 @@ def judge_composed(
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
-    run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds, SIZES)
+    run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
     return run, _sort([*findings, *ask(RULES, run)])
 
 

@@ -1,6 +1,6 @@
 """What a rule sees of a run, and what it says; tests/preflight/check/sources.txt: why."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import isqrt
 from typing import Any, Protocol, TypeVar
@@ -12,17 +12,19 @@ error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
 T = TypeVar("T")
+SHOWN = 3  # numbers of which a message gives the choice
 
 
-def nearest(size: int, numbers: Iterable[int]) -> list[int]:
-    """The numbers, those up to `size` first, and the nearest to it first."""
-    return sorted(numbers, key=lambda n: (n > size, abs(n - size)))
-
-
-def divisors(number: int) -> set[int]:
-    """Of a whole number, but for those whose partner is a divisor above 10000 too."""
+def divisors(number: int) -> list[int]:
+    """The divisors of a whole number, but for pairs that are both above 10000."""
     low = [d for d in range(1, min(isqrt(max(number, 0)), 10_000) + 1) if number % d == 0]
-    return {*low, *(number // d for d in low)}
+    return sorted({*low, *(number // d for d in low)})
+
+
+def near(size: int, numbers: Iterable[int]) -> str:
+    """`32, 64 or 128`: of the numbers the three that are nearest to a size."""
+    *first, last = sorted(sorted(numbers, key=lambda n: abs(n - size))[:SHOWN])
+    return f"{', '.join(map(str, first))} or {last}" if first else str(last)
 
 
 class AnyRun(Protocol):
@@ -31,7 +33,6 @@ class AnyRun(Protocol):
     @property
     def algorithm(self) -> Algorithm | None: ...
     def __getitem__(self, path: str) -> Any: ...
-    def cure(self, path: str, choices: Iterable[Mapping[str, Any]], otherwise: str = "") -> str: ...
 
 
 Rule = Callable[[Any], Iterator[Finding]]

@@ -71,7 +71,7 @@ KV_CACHE = f"{VLLM}.kv_cache_dtype=fp8"
     ("overrides", "path", "message"),
     [
         ([f"{FP8}.fp8=e5m2x"], f"{FP8}.fp8", "e5m2x (valid: e4m3, hybrid)"),
-        ([f"{FP8}.fp8=null"], f"{FP8}.fp8", "None"),
+        ([f"{FP8}.fp8=null"], f"{FP8}.fp8", "null"),
         ([f"{FP8}.fp8_recipe=blokwise"], f"{FP8}.fp8_recipe", "did you mean blockwise?"),
         ([f"{FP8}.fp8_recipe=bogus"], f"{FP8}.fp8_recipe", "valid: blockwise, delayed, mxfp8"),
         (

@@ -17,7 +17,7 @@ from nemo_algos.engines.local.schema import (
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.both_engines import group_of_one, vanishing_weights
 from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, divisors, error, nearest, note, warning
+from nemo_algos.preflight.check.rule import Rule, divisors, error, near, note, warning
 
 # keys of which a task of ours, or a countdown model, makes nothing
 TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")
@@ -138,7 +138,7 @@ def batches_divide(run: LocalRun) -> Iterator[Finding]:
     rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
     if rollouts % run[key]:
         batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
-        cure = f"Set it to {nearest(run[key], divisors(rollouts))[0]}."
+        cure = f"Set it to {near(run[key], divisors(rollouts))}."
         yield error(key, f"{run[key]} does not divide the rollout batch of {batch}. {cure}")
 
 

@@ -1,6 +1,5 @@
 """A run of the embedded engine as its rules see it."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -33,10 +32,6 @@ class LocalRun:
         section, _, key = path.rpartition(".")
         usual = type(reduce(getattr, section.split("."), self.config)).model_fields[key].default
         return self[path] != usual
-
-    def cure(self, path: str, choices: Iterable[Mapping[str, Any]], otherwise: str = "") -> str:
-        """What to do about a number, of which few rules here say anything."""
-        return otherwise
 
     @property
     def model(self) -> str:

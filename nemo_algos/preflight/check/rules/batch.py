@@ -1,42 +1,31 @@
 """Batches, micro batches and sequence lengths."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.decided import EPOCHS
 from nemo_algos.preflight.check.both_engines import GLOBAL, GROUP, PROMPTS
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import divisors, error, nearest, warning
+from nemo_algos.preflight.check.rule import divisors, error, near, warning
 
 CHUNK = "async_rl.min_groups_for_streaming_train"
-MOST = 10_000
 
 
 def updates(run: Preflight) -> Iterator[Finding]:
     """The rollouts of a step are whole global batches."""
     if run.rollouts % run[GLOBAL]:
         what = f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step"
-        yield error(GLOBAL, f"{what} (prompts x generations). {set_batch(run)}")
+        yield error(GLOBAL, f"{what} (prompts x generations). {global_batches(run)}")
 
 
-def set_batch(run: Preflight) -> str:
-    """A cure: another global batch, else other numbers of prompts and of updates with it."""
-    return run.cure(
-        GLOBAL, _batches(run), f"Use a number of GPUs whose ranks divide {run.rollouts}."
-    )
-
-
-def _batches(run: Preflight) -> Iterator[dict[str, Any]]:
-    size, prompts, group = run[GLOBAL], run[PROMPTS], run[GROUP]
-    yield from ({GLOBAL: d} for d in nearest(size, divisors(run.rollouts)))
-    whole = run.controlled or run["loss_fn.force_on_policy_ratio"]
-    updates = 1 if whole else max(1, round(run.rollouts / size))
-    most = min(prompts * 2, prompts + MOST)
-    for count in sorted(range(max(1, prompts // 2), most), key=lambda n: abs(n - prompts)):
-        if count * group % (updates * max(run.layout.data, 1)) == 0:
-            chunk = {CHUNK: count} if run.controlled and run.chunk > count else {}
-            yield {GLOBAL: count * group // updates, PROMPTS: count, **chunk}
+def global_batches(run: Preflight) -> str:
+    """The sizes that divide the rollouts of a step and are multiples of the data-parallel ranks."""
+    ranks = max(run.layout.data, 1)
+    sizes = [size for size in divisors(run.rollouts) if size % ranks == 0]
+    if sizes:
+        return f"Set it to {near(run[GLOBAL], sizes)}."
+    reason = f"No multiple of the {ranks} data-parallel ranks divides {run.rollouts}"
+    return f"{reason}: choose `{PROMPTS}` x `{GROUP}` to be one, or other GPUs."
 
 
 def update_epochs(run: Preflight) -> Iterator[Finding]:
@@ -62,7 +51,7 @@ def data_parallel(run: Preflight) -> Iterator[Finding]:
     ranks = run.layout.data
     if ranks and run[GLOBAL] % ranks:
         what = f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks"
-        yield error(GLOBAL, f"{what}. {set_batch(run)}")
+        yield error(GLOBAL, f"{what}. {global_batches(run)}")
 
 
 def micro_batches(run: Preflight) -> Iterator[Finding]:
@@ -80,11 +69,9 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
             share = f"{batch}/{ranks}" if batch % ranks else batch // ranks
             of = " of one group, and groups may arrive one at a time" if streams else ""
             what = f"{size} does not divide a rank's {share} sequences{of}"
-            fitting = nearest(size, divisors(batch // ranks) if batch >= ranks else ())
-            choices = [{path: d} for d in fitting]
-            choices += [{f"policy.{k}": d for k in keys} for d in fitting]
-            whole = f"Set `{CHUNK}: {run[PROMPTS]}`."
-            yield error(path, f"{what}. {run.cure(path, choices, whole if streams else '')}")
+            cure = f"Set it to {near(size, divisors(batch // ranks))}." if batch >= ranks else ""
+            whole = f"Or set `{CHUNK}: {run[PROMPTS]}`." if streams else ""
+            yield error(path, f"{what}. {cure} {whole}".rstrip())
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:
@@ -160,5 +147,5 @@ def dataloaders(run: Preflight) -> Iterator[Finding]:
     """Several dataloaders take turns in whole batches."""
     path, prompts = "data.num_prompts_per_dataloader", run[PROMPTS]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
-        found = nearest(run[path] or prompts, divisors(prompts))[0]
+        found = near(run[path] or prompts, divisors(prompts))
         yield error(path, f"it does not divide the {prompts} prompts of a step. Set it to {found}.")

@@ -33,14 +33,16 @@ OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
 DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
 
 
-def datasets(run: Preflight) -> Iterator[tuple[str, dict[str, Any]]]:
+def datasets(run: Preflight) -> list[tuple[str, dict[str, Any]]]:
     """Each dataset's path and keys, the defaults filled in."""
     default = run["data.default"] or {}
+    sets = []
     for name in ("train", "validation"):
         found = run[f"data.{name}"] or []
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, Mapping):
-                yield f"data.{name}", {**default, **one}
+                sets.append((f"data.{name}", {**default, **one}))
+    return sets
 
 
 def environment(run: Preflight, data: Mapping[str, Any]) -> Any:

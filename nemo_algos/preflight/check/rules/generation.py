@@ -1,12 +1,14 @@
 """Generation: its layout, its samples, its distance from training."""
 
 from collections.abc import Iterator
+from math import gcd
 
 from nemo_algos.config import Finding
+from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
-from nemo_algos.preflight.check.rule import divisors, error, nearest, note, warning
+from nemo_algos.preflight.check.rule import divisors, error, near, note, warning
 
 GENERATION = "policy.generation"
 TENSOR = f"{VLLM}.tensor_parallel_size"
@@ -27,24 +29,33 @@ def engines(run: Preflight) -> Iterator[Finding]:
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
         sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
         what = f"{sizes} does not divide the number of generation GPUs ({a.generation_gpus})"
-        yield error(TENSOR, f"{what}. {_set_tensor(run)}")
+        yield error(TENSOR, f"{what}. {_tensors(run)}")
 
 
-def _set_tensor(run: Preflight) -> str:
-    a, sizes = run.layout, divisors(run.layout.generation_gpus)
-    tensors, pipelines = nearest(a.generation_tensor, sizes), nearest(a.generation_pipeline, sizes)
-    both = [{TENSOR: t, f"{VLLM}.pipeline_parallel_size": p} for p in pipelines for t in tensors]
-    return run.cure(TENSOR, [*({TENSOR: t} for t in tensors), *both], "Choose a divisor.")
+def _tensors(run: Preflight) -> str:
+    """The tensor-parallel sizes that divide an engine's GPUs and the model's heads."""
+    a = run.layout
+    gpus = a.generation_gpus // a.generation_pipeline
+    if a.generation_gpus % a.generation_pipeline:
+        return f"Set `{VLLM}.pipeline_parallel_size` to a divisor of {a.generation_gpus} first."
+    heads = run.model.num_attention_heads if run.model else gpus
+    sizes = [t for t in divisors(gcd(gpus, heads)) if not run.model or splits_heads(run.model, t)]
+    return f"Set it to {near(a.generation_tensor, sizes)}."
+
+
+def splits_heads(model: Model, tensor: int) -> bool:
+    """Whether vLLM can split a model's heads so: it splits or copies key-value heads."""
+    heads = model.num_attention_heads % tensor == 0
+    return heads and (model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0)
 
 
 def engine_heads(run: Preflight) -> Iterator[Finding]:
     """vLLM splits attention heads, and splits or copies key-value heads."""
     m, tensor = run.model, run.layout.generation_tensor
-    copied = m and m.kv_heads % tensor and tensor % m.kv_heads
-    if run.vllm and m and (m.num_attention_heads % tensor or copied):
+    if run.vllm and m and not splits_heads(m, tensor):
         what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
         reason = f"the model's {what} do not divide over {tensor} ranks"
-        yield error(TENSOR, f"{reason}. {_set_tensor(run)}")
+        yield error(TENSOR, f"{reason}. {_tensors(run)}")
 
 
 def engine_pipeline(run: Preflight) -> Iterator[Finding]:

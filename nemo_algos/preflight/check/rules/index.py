@@ -1,4 +1,10 @@
-"""All rules of a NeMo-RL run, in the order of their findings; docs/check.md has each."""
+"""All rules of a NeMo-RL run: the public generators of these modules, in their order.
+
+A new rule is a function in one of them, and a line of tests/preflight/check/mistakes.txt.
+"""
+
+import inspect
+from types import ModuleType
 
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.rule import Rule
@@ -17,53 +23,23 @@ from nemo_algos.preflight.check.rules import (
     run,
     single_controller,
     training,
+)
+
+MODULES = (
+    layout, batch, both_engines, generation, quantization, single_controller, async_rl, training,
+    lora, method, objective, data, rows, rewards, run,
 )  # fmt: skip
 
-# what a number must satisfy that one of them proposes
-SIZES: tuple[Rule, ...] = (
-    layout.generation_share, layout.train_ranks, layout.expert_ranks, layout.heads,
-    layout.kv_heads, layout.vocabulary, layout.layers, layout.experts, layout.sequence_parallel,
-    layout.divisor, layout.tensor_accuracy, layout.replicas,
-    batch.updates, batch.data_parallel, batch.micro_batches, batch.dataloaders,
-    generation.engines, generation.engine_heads, generation.engine_experts,
-    single_controller.whole_step, single_controller.buffer, single_controller.chunks,
-    method.paper_group,
-)  # fmt: skip
-RULES: tuple[Rule, ...] = (
-    layout.one_backend, layout.generation_share, layout.train_ranks, layout.expert_ranks,
-    layout.heads, layout.kv_heads, layout.vocabulary, layout.layers, layout.experts,
-    layout.sequence_parallel, layout.context_parallel, layout.divisor, layout.tensor_accuracy,
-    layout.replicas, layout.offload_alone, layout.other_backend,
-    batch.updates, batch.update_epochs, batch.data_parallel, batch.micro_batches,
-    both_engines.one_update, both_engines.group_of_one, batch.exclusive_packing,
-    batch.packed_length, batch.engine_length, batch.positions, batch.prompt_length,
-    batch.batch_multiplier, batch.dataloaders,
-    generation.engines, generation.engine_heads, generation.engine_pipeline,
-    generation.engine_experts, generation.engine_arguments, generation.sampling, generation.stops,
-    generation.validation_sampling, generation.asynchronous, generation.precision,
-    generation.tempered,
-    quantization.keywords, quantization.quantised_alike, quantization.precision_pairs,
-    quantization.old_quantisation, quantization.diverging_experts, quantization.routes,
-    single_controller.surroundings, single_controller.whole_step, single_controller.unread,
-    single_controller.validated_metric, single_controller.group_sampler, single_controller.buffer,
-    single_controller.stale_rollouts, single_controller.chunks, single_controller.reward_sum,
-    async_rl.sampler_keys, async_rl.deadlines, async_rl.router_status, async_rl.dropped_prompts,
-    async_rl.replacements, async_rl.other_rollouts,
-    training.fused_logprobs, training.logprob_chunks, training.optimizer_precision,
-    training.known_precision, training.optimizer_offload, training.learning_rates, training.warmup,
-    training.learning_rate, training.first_version,
-    lora.lora, lora.adapted_modules, lora.adapted_names, lora.adapted_head, lora.adapted_experts,
-    lora.merged_update,
-    method.usual_sizes, method.token_sized_clip, method.penalty, method.steep_gradient,
-    method.paper_group,
-    objective.auxiliary_losses, objective.dropout, objective.gradient_clip, objective.router_replay,
-    objective.nucleus, objective.graded_rewards, objective.reward_parts,
-    objective.failed_generations, both_engines.vanishing_weights,
-    data.environments, data.images, data.verifiers, data.prompt_and_verifier, data.files,
-    data.validation_data, data.validation_batches, data.unread_keys,
-    rows.row_keys, rows.enough_rows, rows.solutions, rows.held_out, rows.validation_environment,
-    rewards.own_rewards,
-    run.model_there, run.own_tokenizer, run.converted_model, run.model_known, run.save_time,
-    run.best_metric, run.save_period, run.stop_loses, run.end, run.checkpoint_space, run.resumes,
-    run.wandb, run.validation_goal, run.traces, run.probes, run.save_format,
-)  # fmt: skip
+
+def rules_of(module: ModuleType) -> list[Rule]:
+    """The public generators that a module defines, in their order."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if inspect.isgeneratorfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+
+
+RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in rules_of(module))

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from math import gcd
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import divisors, error, nearest, warning
+from nemo_algos.preflight.check.rule import divisors, error, near, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 
@@ -28,9 +29,9 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
     if a.generation_gpus < 1 or a.train_gpus < 1:
         path = f"{RESOURCES}.{'gpus_per_node' if a.nodes == 1 else 'num_nodes'}"
         units = a.gpus_per_node if a.nodes == 1 else a.nodes
-        choices = [{path: n} for n in sorted(range(1, units), key=lambda n: abs(2 * n - units))]
         what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
-        cure = run.cure(path, choices, "Use more GPUs, or smaller parallel sizes.")
+        most = f"Set it to at most {units - 1}" if units > 1 else "Use more GPUs"
+        cure = f"{most}, or use smaller parallel sizes."
         yield error(path, f"{what}. Each needs at least one. {cure}")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
         reason = "non-colocated generation takes whole nodes"
@@ -44,16 +45,21 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
         sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        cure = set_size(run, group, "Change a size or `cluster.num_nodes`.")
-        yield error(run.size_key(group), f"{what}. {cure}")
+        yield error(run.size_key(group), f"{what}. {sizes_of(run, group)}")
 
 
-def set_size(run: Preflight, group: str, otherwise: str = "Choose a divisor.") -> str:
-    """A cure: another size of a parallel group of training."""
-    size, path = getattr(run.layout, group), run.size_key(group)
-    sizes = [{path: d} for d in nearest(size, divisors(run.layout.train_gpus))]
-    alone = {path: 1, f"{run.section}.sequence_parallel": False}
-    return run.cure(path, [*sizes, alone] if group == "tensor" else sizes, otherwise)
+def sizes_of(run: Preflight, group: str, *numbers: int) -> str:
+    """The sizes of a parallel group that divide the training GPUs, beside the other groups.
+
+    numbers: what of the model they must divide too.
+    """
+    a, size = run.layout, getattr(run.layout, group)
+    beside = (a.expert_ranks if group == "expert" else a.model_ranks) // size
+    if a.train_gpus % beside:
+        return "Change it and another parallel size, or `cluster.num_nodes`."
+    if group == "tensor" and run.model:
+        numbers += (run.model.num_attention_heads,)
+    return f"Set it to {near(size, divisors(gcd(a.train_gpus // beside, *numbers)))}."
 
 
 def expert_ranks(run: Preflight) -> Iterator[Finding]:
@@ -62,8 +68,7 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
     if run.megatron and a.train_gpus % a.expert_ranks:
         sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        cure = set_size(run, "expert", "Change a size or `cluster.num_nodes`.")
-        yield error(run.size_key("expert"), f"{what}. {cure}")
+        yield error(run.size_key("expert"), f"{what}. {sizes_of(run, 'expert')}")
 
 
 def heads(run: Preflight) -> Iterator[Finding]:
@@ -71,9 +76,8 @@ def heads(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.num_attention_heads % tensor:
         what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
-        yield error(
-            run.size_key("tensor"), f"{what} tensor-parallel ranks. {set_size(run, 'tensor')}"
-        )
+        cure = sizes_of(run, "tensor", m.kv_heads)
+        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
 def kv_heads(run: Preflight) -> Iterator[Finding]:
@@ -82,7 +86,7 @@ def kv_heads(run: Preflight) -> Iterator[Finding]:
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
         what = f"the model's {m.kv_heads} key-value heads do not divide over {tensor}"
         also = "" if run.megatron else " Or train with Megatron, which copies them."
-        cure = f"{set_size(run, 'tensor')}{also}"
+        cure = f"{sizes_of(run, 'tensor', m.kv_heads)}{also}"
         yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
@@ -91,7 +95,7 @@ def vocabulary(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.vocab_size % tensor:
         what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
-        cure = set_size(run, "tensor")
+        cure = sizes_of(run, "tensor", m.vocab_size)
         wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. {cure}")
         stops = f"{what}, and Megatron stops unless it is padded. {cure}"
         yield warning(wrong.path, stops) if run.megatron else wrong
@@ -107,7 +111,7 @@ def layers(run: Preflight) -> Iterator[Finding]:
     rest, middle = run.model.num_hidden_layers - sum(ends), stages - len(ends)
     if rest < 0 or (rest % middle if middle > 0 else rest):
         what = f"{rest} layers do not divide evenly over {middle} pipeline stages"
-        cure = set_size(run, "pipeline", "Choose a divisor of the layers.")
+        cure = sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
         also = "Or change num_layers_in_first/last_pipeline_stage."
         yield error(run.size_key("pipeline"), f"{what}. {cure} {also}")
 
@@ -117,7 +121,7 @@ def experts(run: Preflight) -> Iterator[Finding]:
     m, parts = run.model, run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
         what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
-        cure = set_size(run, "expert") if m.experts else "Set it to 1."
+        cure = sizes_of(run, "expert", m.experts) if m.experts else "Set it to 1."
         said = f"{what}. {cure}" if m.experts else f"the model has no experts. {cure}"
         yield error(run.size_key("expert"), said)
 
@@ -170,7 +174,7 @@ def replicas(run: Preflight) -> Iterator[Finding]:
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
         what = f"{copies} does not divide the {run.layout.data} data-parallel ranks"
-        found = nearest(copies, divisors(run.layout.data))[0]
+        found = near(copies, divisors(run.layout.data))
         yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. Set it to {found}.")
 
 

@@ -12,7 +12,7 @@ from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
 from nemo_algos.preflight.check.rule import error, warning
-from nemo_algos.preflight.check.rules.batch import CHUNK, set_batch
+from nemo_algos.preflight.check.rules.batch import CHUNK
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
 OTHER = "Set `nemo_rl.config` to a base config without async_rl, such as grpo_math_1B.yaml."
@@ -61,7 +61,7 @@ def whole_step(run: Preflight) -> Iterator[Finding]:
     """A step is one optimizer update."""
     if run.controlled and run.rollouts != run[GLOBAL]:
         reason = "the single controller makes one update from all rollouts of a step"
-        yield error(GLOBAL, f"{reason}. {set_batch(run)}")
+        yield error(GLOBAL, f"{reason}. Set it to {run.rollouts}.")
 
 
 def unread(run: Preflight) -> Iterator[Finding]:
