@@ -27,7 +27,6 @@ COMMANDS = {
     "study": "Run methods x seeds x regimes, and compare the results.",
     "atlas": "Compute each method's exact expected update in small worlds.",
     "eval": "Sample responses to benchmarks, and score them.",
-    "replicate": "Replicate tables and figures of the four papers.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find mistakes in a config before the run, without a GPU.",
     "rehearse": "Run a small copy of a NeMo-RL run on this machine's CPU.",
