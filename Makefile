@@ -20,7 +20,7 @@ test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environme
 test-trl:  ## every method of the adapter learns in TRL's trainer, in the same environment
 	$(PEERS) pytest -q -o addopts="" -m long tests/real/peers/test_trl_adapter.py
 
-conformance:  ## the tables of docs/conformance.md: six frameworks on our cases
+conformance:  ## the tables of tests/real/peers/conformance.md: six frameworks on our cases
 	$(PEERS) python tests/real/peers/conformance_page.py
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is

@@ -36,7 +36,6 @@ COMMANDS = {
     "configs": "List the shipped configs.",
     "methods": "List the methods, or show what one needs and its defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
-    "conformance": "Export conformance tests for other frameworks, or run them.",
 }
 
 
