@@ -190,7 +190,7 @@ class Paper(Section):
     link: str = ""
     claim: str
     unit: Literal["fraction", "percent"]
-    """Of the printed rates."""
+    """The unit of the printed rates."""
     gpu: str = ""
     seeds: int = 1
     data: dict[str, str]
@@ -342,7 +342,9 @@ def commands(
             yield f"# {place}"
             folder = (runs / place).resolve()
             if paper.trains(run) and not trained:
-                yield shlex.join(training(paper, run, seed, folder, bool(slurm))) + slurm
+                line = shlex.join(training(paper, run, seed, folder, bool(slurm)))
+                by_hand = slurm and paper.parts(run)[1].program
+                yield f"# no job of ours: {line}" if by_hand else line + slurm
             for evaluation in [] if slurm else evaluations:
                 yield from evaluating(paper, run, evaluation, place, shlex.quote(str(folder)))
 
@@ -500,6 +502,8 @@ def read_folder(folder: Path) -> Any:
     """A run, a log folder or evaluations, as `nemo-algos report` reads them. Raises Absent."""
     from nemo_algos.lab.report.runs import read_run
 
+    if not folder.is_dir():
+        raise Absent(f"no {folder}")
     try:
         return read_run(folder)
     except ValueError as error:

@@ -243,6 +243,11 @@ def test_seeds_slurm_and_evaluations_alone():
     job = lines_of("etr", "figure5", slurm=" --account A --submit")[-1]
     assert job.startswith("nemo-algos slurm recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml ")
     assert job.endswith("/etr/qwen3-8b --name etr --account A --submit")
+    jobs = lines_of("erpo", "table1", slurm=" --submit")
+    assert not [line for line in jobs if line.startswith("python") or "vllm" in line][1:]
+    assert (
+        sum(line.startswith("# no job of ours: python examples/run_sft.py") for line in jobs) == 3
+    )
     alone = "\n".join(lines_of("etr", "table1", trained=True))
     assert "nemo-algos eval" in alone and "nemo-algos train" not in alone
 
@@ -327,7 +332,7 @@ def test_our_number_stands_beside_the_printed_one(tmp_path):
     missing = [line for line in lines if line.startswith("- missing")]
     assert any("best@32 of 8 samples" in line for line in missing)
     assert any("grpo/eval: math500 is not evaluated" in line for line in missing)
-    assert any("etr/qwen3-8b/etr/eval is not a folder" in line for line in missing)
+    assert any("no " in line and "etr/qwen3-8b/etr/eval" in line for line in missing)
 
 
 def test_a_mean_over_benchmarks_needs_all_and_adds_half_widths_in_squares(tmp_path):
@@ -400,7 +405,7 @@ def test_curves_are_drawn_of_what_is_there(tmp_path):
     _, lines = table(tmp_path, "figure5")
     assert (tmp_path / "etr/figure5.png").stat().st_size > 1000
     assert f"Figure: {tmp_path}/etr/figure5.png\n" in lines
-    assert [line for line in lines if "qwen3-8b/grpo is not a folder" in line]
+    assert [line for line in lines if "missing: no " in line and "qwen3-8b/grpo" in line]
     for step, mean in [(50, 0.25), (100, 0.5)]:
         place = tmp_path / f"etr/qwen3-8b/etr/eval-step-{step}"
         plant_evaluation(place, "aime24", mean, 30, "etr/qwen3-8b/etr")
