@@ -20,7 +20,7 @@ test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environme
 test-trl:  ## every method of the adapter learns in TRL's trainer, in the same environment
 	$(PEERS) pytest -q -o addopts="" -m long tests/real/peers/test_trl_adapter.py
 
-conformance:  ## the tables of docs/conformance.md: six frameworks on our cases
+conformance:  ## the tables of tests/real/peers/conformance.md: six frameworks on our cases
 	$(PEERS) python tests/real/peers/conformance_page.py
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
@@ -76,5 +76,7 @@ docs:  ## the site into site/, pages and links checked; site/index.html opens wi
 	uv run scripts/method_index.py
 	uv run scripts/plan_tables.py
 	uv run scripts/base_configs.py
+	for paper in etr quatro erpo apmpo; do \
+		uv run examples/papers/replicate.py plan $$paper > docs/papers/$$paper.md || exit 1; done
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
 		--with-requirements docs/requirements.txt mkdocs build --strict

@@ -15,8 +15,7 @@ import small_llama
 import torch
 
 from nemo_algos import config, untrusted
-from nemo_algos.algorithms.golden import fixture, verify
-from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.golden import verify
 from nemo_algos.engines.data import rows
 from nemo_algos.engines.local import checkpoint, hf
 from nemo_algos.engines.mismatch import dump
@@ -105,7 +104,6 @@ KINDS = {
 }
 READERS = {
     "verify": (verify.read, (".json", ".json.gz")),
-    "conformance": (lambda path: fixture.read(path.parent), (".json",)),
     "rows": (rows.load, (".json", ".jsonl", ".csv", ".jsonl.gz", ".csv.gz", ".parquet")),
     "mismatch": (dump.read, (".npz", ".jsonl", ".pt")),
     "NeMo-RL": (nemo_file.read, (".json",)),
@@ -196,11 +194,8 @@ def test_a_case_never_names_code(change, where, tmp_path, monkeypatch):
     (tmp_path / "evilmod.py").write_text("import pathlib; pathlib.Path('ran').touch()\nX = 1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(fixture, "METHODS", {"grpo": METHODS["grpo"]})
-    whole = fixture.build_fixture()
-    case = {**whole["cases"][0], **change}
+    inputs = {"mask": [[1]], "logprobs": [[-1.0]], "old_logprobs": [[-1.0]], "rewards": [1.0]}
+    case = {"name": "own", "method": "grpo", "params": {}, "inputs": inputs, "expected": {}}
     with pytest.raises(ValueError, match="names code, 'evilmod:X'"):
-        verify.errors_of({**case, "inputs": whole["inputs"][case["inputs"]]})
-    with pytest.raises(ValueError, match="names code, 'evilmod:X'"):
-        fixture.Fixture.model_validate({**whole, "cases": [case]})
+        verify.errors_of({**case, **change})
     assert not (tmp_path / "ran").exists()

@@ -27,7 +27,6 @@ COMMANDS = {
     "study": "Run methods x seeds x regimes, and compare the results.",
     "atlas": "Compute each method's exact expected update in small worlds.",
     "eval": "Sample responses to benchmarks, and score them.",
-    "replicate": "Replicate tables and figures of the four papers.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find mistakes in a config before the run, without a GPU.",
     "mismatch": "Find why sampler and trainer log-probs differ.",
@@ -36,7 +35,6 @@ COMMANDS = {
     "configs": "List the shipped configs.",
     "methods": "List the methods, or show what one needs and its defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
-    "conformance": "Export conformance tests for other frameworks, or run them.",
 }
 
 

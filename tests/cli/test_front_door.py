@@ -83,7 +83,6 @@ def test_an_unknown_command_names_the_near_one():
     [
         (("study", "study/full.yaml", "--verify", "x"), "--verify number"),
         (("study", "study/full.yaml", "--verify", "2"), "--verify 1"),
-        (("replicate", "etr", "--price", "-1"), "--price 0"),
         (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes whole"),
         (("plan", "nemo_rl.yaml", "--gpu"), "--gpu"),
         (("train", "etr.yaml", "--threads", "2"), "--threads"),

@@ -103,7 +103,7 @@ def test_a_baseline_is_a_method_with_other_parameters(name, changed):
 # ---- hints
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "conformance run", ""])
+@pytest.mark.parametrize("command", [*COMMANDS, ""])
 def test_h_is_help_everywhere(command):
     words = command.split()
     short, long = said(*words, "-h"), said(*words, "--help")

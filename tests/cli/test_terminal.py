@@ -19,7 +19,6 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")  # click's and rich's own
 # terminal.py itself; what runs beside a job, in a child process, in a NeMo-RL actor; a page's table
 OWN = {
     "terminal.py",
-    "algorithms/golden/conform.py",
     "scripts/slurm/train.py",
     "preflight/plan/page.py",
 }

@@ -51,8 +51,8 @@ def ours(command):
     for i, word in enumerate(command):
         if word == "nemo-algos" and (i == 0 or "uv" in command[:i]):
             return word, command[i + 1 :]
-        if re.search(r"(^|/)(examples|benchmarks)/\w+\.py$", word):
-            script = "/".join(word.split("/")[-2:])
+        if named := re.search(r"(?:^|/)((?:examples(?:/papers)?|benchmarks)/\w+\.py)$", word):
+            script = named[1]
             if script in NEMO_RLS:
                 return None
             text = (ROOT / script).read_text()

@@ -1,1 +1,1 @@
-"""Cases of every method in every trap, for any framework to state that it conforms."""
+"""The golden numbers that an independent program made, and this code against them."""

@@ -7,11 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build, find
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.golden import conform
-from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
@@ -71,29 +68,16 @@ def errors_of(case: dict[str, Any]) -> list[Error]:
         raise ValueError(f"case {str(case)[:60]} ... cannot be read ({reason}). {FORMAT}") from None
 
 
-def compute(
-    method: str,
-    params: dict[str, Any],
-    inputs: dict[str, Any],
-    signals: dict[str, Any] | None = None,
-    counts: dict[str, int] | None = None,
-) -> dict[str, Tensor]:
-    """loss, grad [B,S], the signals, reports and metrics, in float64.
-
-    A worker's inputs have no rewards: then signals are the driver half's, of these rows, and counts
-    those of the whole batch (docs/conformance.md).
-    """
+def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+    """loss, grad [B,S], the signals, reports and metrics, in float64."""
     params, penalty = {"name": method, **params}, 0.0
     if "kl_coef" not in find(method).params.model_fields:
         penalty = params.pop("kl_coef", 0.0)
     config, algorithm = LossConfig(reference_policy_kl_penalty=penalty), build(params)
     rollouts, logprobs = _rollouts(inputs), _float64(inputs["logprobs"]).requires_grad_()
-    if "rewards" in inputs:
-        driven, whole = algorithm.signals(rollouts, {}), Counts.of(rollouts.mask)
-    else:
-        assert signals is not None and counts is not None
-        driven, whole = _signals(algorithm, signals), Counts(counts["sequences"], counts["tokens"])
-    loss = policy_loss(algorithm, logprobs, rollouts, driven, whole, config)
+    driven = algorithm.signals(rollouts, {})
+    counts = Counts.of(rollouts.mask)
+    loss = policy_loss(algorithm, logprobs, rollouts, driven, counts, config)
     loss.value.backward()
     assert logprobs.grad is not None
     bounds = zip(("low", "high"), (driven.low, driven.high), strict=True)
@@ -126,14 +110,6 @@ def _rollouts(inputs: dict[str, Any]) -> Rollouts:
     )
 
 
-def _signals(algorithm: Algorithm, given: dict[str, Any]) -> Signals:
-    columns = {k: _float64(v) for k, v in given.items()}
-    columns = {k: v[:, None] if v.dim() == 1 else v for k, v in columns.items()}
-    low, high = algorithm.constant_bounds or (columns["low"], columns["high"])
-    extras = {k: v for k, v in columns.items() if k not in ("advantages", "low", "high")}
-    return Signals(columns["advantages"], low, high, extras)
-
-
 def _column(value: Tensor | float, mask: Tensor) -> Tensor:
     """A number, [B], or [B,S] with 0 off the mask."""
     value = torch.as_tensor(value, dtype=torch.float64)
@@ -147,10 +123,23 @@ def _float64(values: Any) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=float))
 
 
+def error(got: Any, expected: Any, mask: Any) -> float:
+    """The largest |got - expected| / max(1, |expected|), 1e308 for a NaN; of [B,S] on the mask.
+
+    got, expected: numbers, [B] or [B,S], where null in `expected` is 0. mask: [B,S] bool. Raises
+    ValueError where their shapes differ.
+    """
+    pair = [np.asarray(got, dtype=float), np.nan_to_num(np.array(expected, dtype=float))]
+    if 2 in (pair[0].ndim, pair[1].ndim):
+        pair = [np.broadcast_to(x[:, None] if x.ndim == 1 else x, mask.shape)[mask] for x in pair]
+    errors = np.abs(pair[0] - pair[1]) / np.maximum(np.abs(pair[1]), 1)
+    return float(np.nan_to_num(errors, nan=1e308).max(initial=0))
+
+
 def _error(got: Tensor, expected: Any, mask: Any = None) -> float:
-    """As the runner's; infinite for another shape. Without a mask all of it is compared."""
+    """The error on the mask, or of all values without one; infinite for another shape."""
     tokens = np.ones(got.shape) if mask is None else np.array(mask)
     try:
-        return conform.error(got, expected, tokens.astype(bool))
+        return error(got, expected, tokens.astype(bool))
     except ValueError:
         return float("inf")

@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from nemo_algos import config
 from nemo_algos.engines.nemo import installed, versions
-from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.preflight.check import launcher
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
@@ -113,8 +112,10 @@ def test_a_papers_other_programs_are_nemo_rls():
 
     root = Path(nemo_config.__file__).parents[2]
     nemo_config.register_omegaconf_resolvers()
-    known = manifests.paper("erpo")
-    python, script, option, name, *words = known.program("qwen2.5-3b/sft")
+    known = config.load(FOLDER.parents[1] / "papers" / "erpo.yaml")
+    base = known["models"]["qwen2.5-3b"]["base"]
+    program = [word.replace("{base}", base) for word in known["methods"]["sft"]["program"]]
+    python, script, option, name, *words = program
     assert (python, option, (root / script).exists()) == ("python", "--config", True)
     made = nemo_config.parse_hydra_overrides(nemo_config.load_config(root / name), words)
     master = MasterConfig(**OmegaConf.to_container(made, resolve=True))

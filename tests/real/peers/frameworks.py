@@ -1,4 +1,4 @@
-"""Functions for `nemo-algos conformance run frameworks:verl`: other frameworks on our cases.
+"""Functions for conformance.py: other frameworks on our cases.
 
 Each calls the framework's own loss, set as near to the method as its options allow, and its own
 advantages where they can be had without a model. What it gives to a worker is what its trainer

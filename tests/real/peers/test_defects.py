@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
+from conformance import build_cases, judge
 
-from nemo_algos.algorithms.golden import fixture
-from nemo_algos.algorithms.golden.conform import judge
-
-MADE = {
-    "inputs": {trap: batch.inputs for trap, batch in fixture.traps().items()},
-    "cases": [fixture.case("grpo", trap, batch) for trap, batch in fixture.traps().items()],
-}
+CASES = build_cases(["grpo"])
 # defect: the trap that sees it
 DEFECTS = {
     "sign": "plain",
@@ -101,9 +96,7 @@ def weight(mask, counts, A, defect):
 
 def verdicts(defect):
     tested = lambda *args: function(*args, defect=defect)  # noqa: E731
-    return {
-        c["trap"]: judge(tested, c, MADE["inputs"][c["inputs"]], 1e-8)[0] for c in MADE["cases"]
-    }
+    return {case["trap"]: judge(tested, case, 1e-8)[0] for case in CASES}
 
 
 def test_grpo_by_itself_conforms():
@@ -119,4 +112,4 @@ def test_a_defect_is_seen_by_its_trap(defect, trap):
 
 
 def test_every_trap_has_a_defect_that_only_traps_see():
-    assert {*DEFECTS.values()} == {case["trap"] for case in MADE["cases"]}
+    assert {*DEFECTS.values()} == {case["trap"] for case in CASES}

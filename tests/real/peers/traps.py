@@ -1,4 +1,20 @@
-"""The batches of the fixture, a plain one and one for each trap: decimals, alike on any machine."""
+"""The batches of the conformance cases: a plain one, and one for each trap.
+
+Their numbers are decimals, alike on any machine.
+
+    plain             four groups of four, every position a token: the formula, its constants
+    holes             tokens within a response that are not the policy's
+    empty_rows        two responses without a token: their rewards count, but in no mean of the loss
+    flat_groups       two groups of equal rewards: advantages of 0 that are part of every mean
+    groups_of_one     four prompts with one response each
+    extreme_ratios    log-ratios of 3, 6 and 25 to both sides: cut beyond 20
+    nan_off_mask      NaN in every input off the mask
+    micro_batches     pieces of 1, 5, 3 and 7 responses
+    data_parallel     two ranks with every other response, each in two micro-batches; one is empty
+    unequal_lengths   responses of 1 to 8 tokens: which mean, and of what
+    unequal_groups    groups of 2, 3, 5 and 6
+    shuffled_groups   the responses of a prompt are not next to one another
+"""
 
 import random
 from collections.abc import Sequence
@@ -22,7 +38,7 @@ class Batch(NamedTuple):
 
 
 def traps() -> dict[str, Batch]:
-    """By name; README.md says what each is about."""
+    """The batches by the names above."""
     holes = [[int((i + 2 * t) % 3 > 0) for t in range(POSITIONS)] for i in ROWS]
     empty = [[int(i not in (2, 9))] * POSITIONS for i in ROWS]
     unequal = ((0.0, 1.0), (1.0, 0.2, 0.0), (0.0, 0.0, 1.0, 0.3, 0.0), (1.0,) * 4 + (0.0, 0.6))
