@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Item, Paper, PaperCell
 from nemo_algos.lab.replicate.ours import other_evaluation, other_run
 from nemo_algos.lab.replicate.seed import Seed
-from nemo_algos.lab.report.compare import BUCKETS, compare
+from nemo_algos.lab.report.compare import BUCKETS, compare, interval_of_mean
 from nemo_algos.lab.report.runs import Series
 from nemo_algos.lab.report.training import CURVES
-from nemo_algos.lab.study.summary import estimate
 
 LATE = 10  # the last steps, whose mean is a number of training
 HARDNESS: dict[str, int] = dict(
@@ -193,8 +192,8 @@ def _mean(parts: Sequence[Value]) -> Value:
 def _over_seeds(each: Sequence[Value]) -> Value:
     if len(each) == 1:
         return each[0]
-    found = estimate([value.value for value in each])
-    return Value(found.mean, found.low, found.high, len(each))
+    mean, low, high = interval_of_mean([value.value for value in each])
+    return Value(mean, low, high, len(each))
 
 
 def _scaled(value: Value, factor: float) -> Value:

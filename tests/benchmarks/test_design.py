@@ -2,13 +2,13 @@
 
 import json
 
+import design
 import pytest
 import yaml
 from says import Says
+from tuning import sweeps
 
 from nemo_algos.config import ConfigError
-from nemo_algos.lab.study import design
-from nemo_algos.lab.study.tuning import sweeps
 
 WRITTEN = {
     "settings": {"grpo.max_num_steps": 3},

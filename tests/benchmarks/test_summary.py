@@ -4,10 +4,9 @@ import csv
 import math
 
 import pytest
-
-from nemo_algos.lab.study.design import Study, StudyCell
-from nemo_algos.lab.study.runner import write_table
-from nemo_algos.lab.study.summary import estimate, summarise, table
+from design import Study, StudyCell
+from runner import write_table
+from summary import estimate, summarise, table
 
 ARMS = {"grpo": {}, "etr": {}}
 STUDY = Study.model_validate(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.lab.study.design import Study
-from nemo_algos.lab.study.summary import ArmResult
+from design import Study
+from summary import ArmResult
+
 from nemo_algos.style import COLORS, save
 
 COLOR, BASELINE = COLORS[0], COLORS[-1]

@@ -3,16 +3,19 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import board
+import differences
+import summary
+import survival
 import torch
+from design import Regime, Study, StudyCell
+from equal_reward import equal_reward, read_paths
+from figures import draw, draw_draws, draw_steps, draw_tradeoffs
+from runner import results, write_table
+from summary import ArmResult, Estimate, summarise
 
 from nemo_algos.algorithms.core import dual
 from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.lab.study import board, differences, summary, survival
-from nemo_algos.lab.study.design import Regime, Study, StudyCell
-from nemo_algos.lab.study.equal_reward import equal_reward, read_paths
-from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
-from nemo_algos.lab.study.runner import results, write_table
-from nemo_algos.lab.study.summary import ArmResult, Estimate, summarise
 from nemo_algos.style import save
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "reward", "entropy", "length of right")

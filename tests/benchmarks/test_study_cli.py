@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trainers
 import yaml
+from runner import write_table
 from says import Says
 from typer.testing import CliRunner
 
@@ -19,7 +20,6 @@ from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
 from nemo_algos.engines.local import build
 from nemo_algos.jsonl import lock_folder
-from nemo_algos.lab.study.runner import write_table
 
 STUDY = {
     "settings": {

@@ -5,17 +5,18 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import design
 import pytest
+import runner
 import trainers
 from rich.console import Console
+from runner import measures
 
 from nemo_algos.algorithms.build import build as method
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.engines.local import build
 from nemo_algos.engines.local.evaluation import SEED, sample
 from nemo_algos.engines.local.trainer import Trainer
-from nemo_algos.lab.study import design, runner
-from nemo_algos.lab.study.runner import measures
 
 STUDY = design.Study.model_validate(
     {

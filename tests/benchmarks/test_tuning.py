@@ -1,9 +1,10 @@
 """Tuning: every arm gets the same values and seeds, and keeps its best by training reward."""
 
+import design
 import pytest
+import tuning
 
 from nemo_algos.config import ConfigError
-from nemo_algos.lab.study import design, tuning
 
 KEY = "policy.optimizer.kwargs.lr"
 STUDY = design.Study.model_validate(

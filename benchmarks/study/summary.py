@@ -10,11 +10,10 @@ from math import isnan
 from typing import NamedTuple
 
 import numpy as np
+from design import Study, StudyCell
+from equal_reward import AT, KEPT, REACHED, STEPS
+from runner import Row
 from scipy.special import stdtr, stdtrit
-
-from nemo_algos.lab.study.design import Study, StudyCell
-from nemo_algos.lab.study.equal_reward import AT, KEPT, REACHED, STEPS
-from nemo_algos.lab.study.runner import Row
 
 KS = (1, 2, 4, 8, 16, 32, 64)
 METRICS = {

@@ -5,7 +5,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from nemo_algos.lab.study.design import (
+from design import (
     Regime,
     Settings,
     Study,
@@ -15,7 +15,7 @@ from nemo_algos.lab.study.design import (
     runs,
     tuning_of,
 )
-from nemo_algos.lab.study.runner import Row
+from runner import Row
 
 Kept = dict[tuple[str, str], list[Settings]]  # the candidates of a regime's arm
 

@@ -1,9 +1,9 @@
 """pass@k, UCC@k and lengths of sampled responses, by hand."""
 
 import pytest
+from runner import measures
 
 from nemo_algos.engines.local.evaluation import Sampled
-from nemo_algos.lab.study.runner import measures
 
 
 def test_by_hand():

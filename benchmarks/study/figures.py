@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from design import Regime, Study, StudyCell, in_files, tuning_of
+from summary import KS, ArmResult, estimate
+from tuning import candidates, label
 
 from nemo_algos.jsonl import Metrics, read_lines
-from nemo_algos.lab.study.design import Regime, Study, StudyCell, in_files, tuning_of
-from nemo_algos.lab.study.summary import KS, ArmResult, estimate
-from nemo_algos.lab.study.tuning import candidates, label
 from nemo_algos.style import COLORS, save
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")

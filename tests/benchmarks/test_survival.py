@@ -3,11 +3,11 @@
 import csv
 
 import pytest
-
-from nemo_algos.lab.study import report, survival
-from nemo_algos.lab.study.collapse import collapse_step
-from nemo_algos.lab.study.design import Regime, Study, StudyCell
-from nemo_algos.lab.study.summary import estimate
+import report
+import survival
+from collapse import collapse_step
+from design import Regime, Study, StudyCell
+from summary import estimate
 
 BESIDE = {"claim": "-", "baseline": "GRPO", "seeds": 2}
 STUDY = Study(

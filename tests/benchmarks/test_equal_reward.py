@@ -4,12 +4,13 @@ import json
 import math
 import shutil
 
+import equal_reward
 import pytest
-
-from nemo_algos.lab.study import equal_reward, scaling, summary
-from nemo_algos.lab.study.design import Confirm, Study, StudyCell
-from nemo_algos.lab.study.equal_reward import AT, REACHED, STEPS, at_level
-from nemo_algos.lab.study.summary import ArmResult, estimate
+import scaling
+import summary
+from design import Confirm, Study, StudyCell
+from equal_reward import AT, REACHED, STEPS, at_level
+from summary import ArmResult, estimate
 
 REGIME = {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "etr": {}}, "seeds": 4, "bases": 2}
 

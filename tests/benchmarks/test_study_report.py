@@ -3,12 +3,12 @@
 import json
 import math
 
+import figures
 import pytest
-
-from nemo_algos.lab.study import figures, report
-from nemo_algos.lab.study.design import Study, StudyCell, Tuning
-from nemo_algos.lab.study.summary import ArmResult, Estimate
-from nemo_algos.lab.study.tuning import sweeps
+import report
+from design import Study, StudyCell, Tuning
+from summary import ArmResult, Estimate
+from tuning import sweeps
 
 STUDY = Study.model_validate(
     {

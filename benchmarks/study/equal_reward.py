@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from design import Study, StudyCell
+from runner import Row, write_table
+
 from nemo_algos.jsonl import read_lines
-from nemo_algos.lab.study.design import Study, StudyCell
-from nemo_algos.lab.study.runner import Row, write_table
 
 KEPT = ("pass@16", "UCC@16", "entropy")
 AT = "{} at equal reward"

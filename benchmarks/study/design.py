@@ -126,16 +126,12 @@ class Confirm(Section):
 
 
 class Study(Section):
-    """The whole file. path: steps between evaluations on the way; 0: at the end only.
-
-    records: files of others, and the folders of their runs (records.py).
-    """
+    """The whole file. path: steps between evaluations on the way; 0: at the end only."""
 
     regimes: dict[str, Regime] = Field(min_length=1)
     settings: Settings = Field(default={})
     confirm: Confirm | None = None
     path: int = Field(default=0, ge=0)
-    records: dict[str, str] = Field(default={})
     workers: int = Field(default=2, gt=0)
     out: str = "runs/study"
 
@@ -264,11 +260,6 @@ def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
     return Trial(digest[:12], of_seed)
 
 
-def load(name: str, overrides: list[str]) -> Study:
-    """A study's file, by path or among the shipped ones (`study/full.yaml`). Raises ConfigError."""
-    return config.validate(Study, config.load(config.find(name), overrides))
-
-
-def folder(study: Study, name: str) -> Path:
-    """Where its results are kept."""
-    return Path(study.out) / Path(name).stem
+def load(file: Path, overrides: list[str]) -> Study:
+    """A study's YAML file with overrides. Raises ConfigError."""
+    return config.validate(Study, config.load(file, overrides))

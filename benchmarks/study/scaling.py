@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from design import StudyCell
+from runner import Row
 from scipy.optimize import OptimizeWarning, curve_fit
-
-from nemo_algos.lab.study.design import StudyCell
-from nemo_algos.lab.study.runner import Row
 
 BENT = 0.8
 

@@ -11,11 +11,10 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
+from design import Study, StudyCell
+from runner import COLLAPSED_ENTROPY, COLLAPSED_PASS, Row, collapsed
+from summary import Estimate, estimate
 
-from nemo_algos.lab.study.collapse import ENTROPY, PASS, collapsed
-from nemo_algos.lab.study.design import Study, StudyCell
-from nemo_algos.lab.study.runner import Row
-from nemo_algos.lab.study.summary import Estimate, estimate
 from nemo_algos.style import save
 
 MEANS = {"entropy": "entropy/exact", "reward": "reward/mean", "mismatch": "mismatch/mean"}
@@ -101,7 +100,7 @@ def draw(found: Squares, path: Path) -> None:
         for axis, column, own in zip(axes[-1] if several else (), several, there, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
             _panel(axis, below, own, fill(f"Corrections of {column}", 9 * max(3, len(own))))
-        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}), and at which step"
+        lost = f"x: collapsed (pass@1 below {COLLAPSED_PASS}, entropy below {COLLAPSED_ENTROPY}), and at which step"
         figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
 
