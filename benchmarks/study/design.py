@@ -14,6 +14,7 @@
 Two arms of one config, written alike, are one run, whatever their regimes and names.
 """
 
+import csv
 import hashlib
 import json
 import re
@@ -28,7 +29,6 @@ from pydantic import Field, model_validator
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.hardware import device_of, threads_of
 from nemo_algos.engines.local.schema import SHAPES, LocalConfig, Section
 from nemo_algos.preflight.check.local.judge import parse
@@ -37,24 +37,20 @@ Settings = dict[str, Any]  # key.path: value
 STOP = "stop_at_validation_"
 EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
 DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
-
-# keys that are younger than stored studies, and their ids; with these values as without the key
-YOUNGER: dict[str, Any] = {
-    "policy.shape.experts": 1,
-    "policy.shape": None,
-    "policy.taught.device": "cpu",
-    "policy.taught": {"seed": 0, "steps": None},
-    "policy.router_replay": {"enabled": False},
-    "policy.generation.planted": None,
-    "policy.generation.top_k": None,
-    "policy.generation.min_p": 0.0,
-    "policy.generation.support_replay": False,
-    "data.rewards": None,
-    "data.system_prompt": None,
-    "mismatch.dump": 0,
-    "mismatch.probe": 0,
+IN_A_REPORT = {
+    *[
+        "title",
+        "claim",
+        "baseline",
+        "arms",
+        "settings",
+        "seeds",
+        "first_seed",
+        "exploratory",
+        "column",
+        "bases",
+    ]
 }
-VERIFIER_THEN = "nemo_algos.rewards.math:verify_math"  # as `math` was written in stored studies
 
 
 class Round(Section):
@@ -240,21 +236,7 @@ def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
     }
     of_seed = arm.model_copy(update=sections)
     decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
-    for path, off in YOUNGER.items():
-        above, _, key = path.rpartition(".")
-        section = config.at(decides, above)
-        if section and (not section[key] or section[key] == off):
-            del section[key]
-    if "success_reward" in decides["method"]:
-        decides["method"]["pass_rate"] = decides["method"].pop("success_reward")
-    if decides["data"]["verifier"] == VERIFIER:
-        decides["data"]["verifier"] = VERIFIER_THEN
-    del decides["old_policy"]  # rollout_correction says the same
-    if not of_seed.rollout_correction.active:  # younger too
-        del decides["rollout_correction"]
     policy = of_seed.policy
-    if not policy.dtensor_cfg.lora_cfg.enabled:
-        del decides["policy"]["dtensor_cfg"]["lora_cfg"]
     decides["policy"] |= {"device": device_of(policy).type, "threads": threads_of(policy)}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return Trial(digest[:12], of_seed)
@@ -263,3 +245,17 @@ def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
 def load(file: Path, overrides: list[str]) -> Study:
     """A study's YAML file with overrides. Raises ConfigError."""
     return config.validate(Study, config.load(file, overrides))
+
+
+def keep(study: Study, folder: Path) -> None:
+    """Write study.json and cells.csv, by which report.py reads the results of the folder.
+
+    So results stay readable where another version of this code would give runs other ids.
+    """
+    shown = {"regimes": {"__all__": IN_A_REPORT}, "confirm": True, "path": True}
+    plain = study.model_dump(mode="json", include=shown)
+    (folder / "study.json").write_text(json.dumps(plain, indent=1) + "\n")
+    with open(folder / "cells.csv", "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(StudyCell._fields)
+        table.writerows(runs(study)[1])

@@ -5,85 +5,88 @@ The level of a taught model lies midway between its pass@1 and what the baseline
 average over its runs from that model. Between two evaluations the path is a straight line.
 """
 
-import csv
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
-from design import Study, StudyCell
-from runner import Row, write_table
+import numpy as np
+import pandas as pd
 
 from nemo_algos.jsonl import read_lines
 
 KEPT = ("pass@16", "UCC@16", "entropy")
 AT = "{} at equal reward"
-REACHED, STEPS = "reached equal reward", "steps to equal reward"
+REACHED = "reached equal reward"
+STEPS = "steps to equal reward"
+COLUMNS = ["run", "step", "pass@1", *KEPT]
 
 
-def read_paths(folder: Path, runs: Sequence[str]) -> dict[str, list[Row]]:
-    """The path of each run, from raw/, or without its files there from paths.csv, which is kept."""
+def read_paths(folder: Path, runs: Sequence[str]) -> pd.DataFrame:
+    """The evaluations of runs on their way; from raw/, else from paths.csv, which is kept."""
     file = folder / "paths.csv"
-    paths = _kept(file) if file.exists() else {}
-    paths |= {run: path for run in runs if (path := read_path(folder, run))}
-    names = ("step", "pass@1", *KEPT)
-    points = [(run, point) for run, path in paths.items() for point in path]
-    write_table(file, [{"run": run, **{n: point[n] for n in names}} for run, point in points])
+    found = [point for run in runs for point in read_path(folder, run)]
+    if file.exists():
+        kept = pd.read_csv(file, dtype={"run": str})
+        new = {point["run"] for point in found}
+        found = kept[~kept["run"].isin(new)].to_dict("records") + found
+    paths = pd.DataFrame(found, columns=COLUMNS)
+    paths.to_csv(file, index=False)
     return paths
 
 
-def _kept(file: Path) -> dict[str, list[Row]]:
-    paths = defaultdict[str, list[Row]](list)
-    with open(file, newline="") as lines:
-        for row in csv.DictReader(lines):
-            paths[row.pop("run")].append({name: float(value) for name, value in row.items()})
-    return dict(paths)
+def read_path(folder: Path, run: str) -> list[dict[str, Any]]:
+    """A run's evaluations on its way, with the entropy of that step's rollouts; or none."""
+    points = list(read_lines(folder / "raw" / f"{run}.path.jsonl"))
+    steps = list(read_lines(folder / "raw" / f"{run}.jsonl"))
+    if not steps:
+        return []
+    for point in points:
+        point["run"] = run
+        point["entropy"] = steps[min(int(point["step"]), len(steps) - 1)]["entropy/exact"]
+    return points
 
 
-def read_path(folder: Path, run: str) -> list[Row]:
-    """The evaluations of a run on its way, with the entropy of that step's rollouts; or none."""
-    points, steps = (
-        list(read_lines(folder / "raw" / name)) for name in (f"{run}.path.jsonl", f"{run}.jsonl")
-    )
-    for point in points if steps else ():
-        at = min(int(point["step"]), len(steps) - 1)
-        point["entropy"] = steps[at]["entropy/exact"]
-    return points if steps else []
-
-
-def equal_reward(
-    study: Study, cells: Sequence[StudyCell], paths: dict[str, list[Row]]
-) -> dict[StudyCell, Row]:
-    """Of each cell with a path, what it has at its base's level. paths: by run."""
-    found = {}
-    for name, regime in study.regimes.items():
-        own = [c for c in cells if c.regime == name and paths.get(c.run)]
-        levels = _levels([c for c in own if c.arm == regime.baseline], paths)
-        found |= {c: at_level(paths[c.run], levels[c.base]) for c in own if c.base in levels}
-    return found
-
-
-def _levels(baseline: Sequence[StudyCell], paths: dict[str, list[Row]]) -> dict[int, float]:
-    """By base: of those from which the baseline learns."""
-    ends = defaultdict[int, list[tuple[float, float]]](list)
-    for cell in baseline:
-        path = paths[cell.run]
-        ends[cell.base].append((float(path[0]["pass@1"]), float(path[-1]["pass@1"])))
-    means = {base: (pairs[0][0], fmean(last for _, last in pairs)) for base, pairs in ends.items()}
-    return {base: (first + last) / 2 for base, (first, last) in means.items() if last > first}
-
-
-def at_level(path: list[Row], level: float) -> Row:
-    """The metrics where pass@1 first is `level`; REACHED 0.0 alone where it never is."""
-    passed = [float(p["pass@1"]) for p in path]
-    after = next((i for i, value in enumerate(passed) if value >= level), None)
-    if after is None:
-        return {REACHED: 0.0}
-    before = max(after - 1, 0)
-    rise = passed[after] - passed[before]
-    share = (level - passed[before]) / rise if rise else 0.0
-    mix: Row = {
-        name: (1 - share) * float(path[before][name]) + share * float(path[after][name])
-        for name in (*KEPT, "step")
+def at_equal_reward(
+    study: dict[str, Any], cells: pd.DataFrame, paths: pd.DataFrame
+) -> pd.DataFrame:
+    """What each cell has at the level of its base; the index is that of cells."""
+    by_run = dict(tuple(paths.groupby("run")))
+    levels = {
+        name: levels_of(own[own["arm"] == study["regimes"][name]["baseline"]], by_run)
+        for name, own in cells.groupby("regime")
     }
-    return {REACHED: 1.0, STEPS: mix.pop("step")} | {AT.format(k): x for k, x in mix.items()}
+    rows = {}
+    for cell in cells[cells["run"].isin(by_run)].itertuples():
+        level = levels[cell.regime].get(cell.base)
+        if level is not None:
+            rows[cell.Index] = at_level(by_run[cell.run], level)
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def levels_of(baseline: pd.DataFrame, paths: dict[str, pd.DataFrame]) -> dict[int, float]:
+    """The level of each base from which the baseline learns."""
+    levels = {}
+    for base, cells in baseline.groupby("base"):
+        passed = [paths[run]["pass@1"] for run in cells["run"] if run in paths]
+        if passed:
+            first = passed[0].iloc[0]
+            last = np.mean([path.iloc[-1] for path in passed])
+            if last > first:
+                levels[base] = (first + last) / 2
+    return levels
+
+
+def at_level(path: pd.DataFrame, level: float) -> dict[str, float]:
+    """The metrics where pass@1 first is `level`; REACHED 0.0 alone where it never is."""
+    passed = path["pass@1"].to_numpy()
+    reached = np.flatnonzero(passed >= level)
+    if not len(reached):
+        return {REACHED: 0.0}
+    after = reached[0]
+    ends = [max(after - 1, 0), after]
+
+    def between(name: str) -> float:
+        return float(np.interp(level, passed[ends], path[name].to_numpy()[ends]))
+
+    kept = {AT.format(name): between(name) for name in KEPT}
+    return {REACHED: 1.0, STEPS: between("step"), **kept}

@@ -1,75 +1,77 @@
-"""Figures of a study: arms beside the baseline, over training steps, over k draws, and tuned."""
+"""Figures of a study: over training steps, over k draws, of tuning, and what is confirmed."""
 
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from design import Regime, Study, StudyCell, in_files, tuning_of
-from summary import KS, ArmResult, estimate
-from tuning import candidates, label
+import pandas as pd
+import torch
+from scipy import stats
+from summary import KS, resolved
 
+from nemo_algos.algorithms.core import dual
+from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.jsonl import Metrics, read_lines
 from nemo_algos.style import COLORS, save
 
-SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
 STEP_METRICS = ("reward/mean", "entropy/exact", "clip/fraction", "kl/old")
 TRADE = ("pass@1", "UCC@64")
 SMOOTH = 5  # steps that a point is the mean of
 COLOR, BASELINE = COLORS[0], COLORS[-1]
 LINES = [{"color": c, "linestyle": style} for style, c in product(("-", "--"), COLORS[:-1])]
 BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}  # a legend
-Means = dict[tuple[str, str], float]  # by arm and metric
+DELTAS = (0.001, 0.01, 0.1)
+MAX_KL_FRACTION = 0.95  # QUATRO's default
 
 
-def draw(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
-    """figures/REGIME.png: every arm's mean and interval, the baseline's mean as a line."""
-    for name, regime in study.regimes.items():
-        if rows := [r for r in results if r.regime == name]:
-            _regime(rows, regime, folder / "figures" / f"{name}.png")
+def draw_differences(study: dict[str, Any], summary: pd.DataFrame, folder: Path) -> None:
+    """figures/differences.png, where the study has `confirm`: a panel per regime and metric."""
+    fixed = [name for name, regime in study["regimes"].items() if not regime["exploratory"]]
+    found = summary[summary["regime"].isin(fixed)]
+    if not study["confirm"] or found.empty:
+        return
+    panels = list(product(found["regime"].unique(), study["confirm"]["metrics"]))
+    arms = list(dict.fromkeys(a for name in fixed for a in study["regimes"][name]["arms"]))
+    size = (13, 0.3 * len(arms) + 1.2)
+    path = folder / "figures" / "differences.png"
+    with save(path, size, len(panels), squeeze=False, sharey=True, dpi=110) as (figure, axes):
+        for axis, (name, metric) in zip(axes[0], panels, strict=True):
+            _differences(axis, found.query("regime == @name and metric == @metric"), arms)
+            axis.set_title(f"{name}: {metric}")
+        axes[0, 0].set_yticks(range(len(arms)), arms)
+        axes[0, 0].invert_yaxis()
+        figure.suptitle("Difference to the baseline, mean and 95 % CI; filled: it excludes 0")
 
 
-def _regime(results: Sequence[ArmResult], regime: Regime, path: Path) -> None:
-    arms = list(dict.fromkeys(r.arm for r in results))
-    size = (3.2 * len(SHOWN), 1.2 + 0.32 * len(arms))
-    with save(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
-        for axis, metric in zip(axes, SHOWN, strict=True):
-            _panel(axis, {r.arm: r for r in results if r.metric == metric}, arms, regime.baseline)
-            axis.set_title(metric)
-        axes[0].set_yticks(range(len(arms)), arms)
-        axes[0].invert_yaxis()
-        n = max(r.value.n for r in results)
-        filled = f"filled: the difference from {regime.baseline}, paired by seed, excludes 0"
-        title = f"{regime.title or path.stem}: mean and 95 % CI, {n} seeds"
-        figure.suptitle(f"{title}; {filled}")
-
-
-def _panel(axis: Any, found: dict[str, ArmResult], arms: Sequence[str], baseline: str) -> None:
-    """A point per arm, filled where the paired difference to the baseline leaves 0 out."""
-    for y, arm in enumerate(arms):
-        if arm in found:
-            value, resolved = found[arm].value, found[arm].difference.resolved
-            axis.plot([value.low, value.high], [y, y], color=COLOR, linewidth=1.4)
-            axis.plot(value.mean, y, "o", color=COLOR, mfc=COLOR if resolved else "white")
-    if baseline in found:
-        axis.axvline(found[baseline].value.mean, color=BASELINE, linewidth=0.9, linestyle=":")
+def _differences(axis: Any, rows: pd.DataFrame, arms: list[str]) -> None:
+    """A point per arm; a square where Holm's p is below .05."""
+    filled = resolved(rows)
+    for index, row in rows[rows["pairs"] > 1].iterrows():
+        y = arms.index(row["arm"])
+        mark = "s" if row["p Holm"] < 0.05 else "o"
+        face = COLOR if filled[index] else "white"
+        axis.plot([row["difference low"], row["difference high"]], [y, y], color=COLOR, lw=1.4)
+        axis.plot(row["difference"], y, mark, color=COLOR, mfc=face)
+    axis.locator_params(axis="x", nbins=5)
+    axis.axvline(0, color=BASELINE, linewidth=0.9, linestyle=":")
     axis.grid(visible=False, axis="y")
 
 
-def draw_steps(study: Study, cells: Sequence[StudyCell], folder: Path) -> None:
+def draw_steps(study: dict[str, Any], cells: pd.DataFrame, folder: Path) -> None:
     """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval; none of a tuning."""
-    regimes = {n: r for n, r in study.regimes.items() if tuning_of("") not in n}
-    for name, regime in regimes.items():
-        arms: dict[str, list[list[Any]]] = {arm: [] for arm in regime.arms}
-        for cell in (cell for cell in cells if cell.regime == name):
-            if (raw := folder / "raw" / f"{cell.run}.jsonl").exists():
-                arms[cell.arm].append(list(read_lines(raw, Metrics)))
-        base = arms.pop(regime.baseline)
-        for arm, series in arms.items():
-            if series and base:
-                path = folder / "figures" / name / f"{in_files(arm)}.png"
-                _steps({regime.baseline: base, arm: series}, regime.title or name, path)
+    for name, regime in study["regimes"].items():
+        series: dict[str, list[list[Any]]] = {arm: [] for arm in regime["arms"]}
+        for cell in cells[cells["regime"] == name].itertuples() if "_tuning" not in name else ():
+            raw = folder / "raw" / f"{cell.run}.jsonl"
+            if raw.exists():
+                series[cell.arm].append(list(read_lines(raw, Metrics)))
+        base = series.pop(regime["baseline"])
+        for arm, runs in series.items():
+            if runs and base:
+                file = f"{arm.lower().replace(' ', '_').replace('-', '_')}.png"
+                path = folder / "figures" / name / file
+                _steps({regime["baseline"]: base, arm: runs}, regime["title"] or name, path)
 
 
 def _steps(arms: dict[str, list[list[Any]]], title: str, path: Path) -> None:
@@ -87,65 +89,77 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
     """Where every seed has the step: a run that broke off ends the line."""
     length = min(map(len, runs)) // SMOOTH * SMOOTH
     values = np.array([run[:length] for run in runs]).reshape(len(runs), -1, SMOOTH).mean(-1)
-    points = [estimate(column) for column in values.T.tolist()]
-    x = (np.arange(len(points)) + 0.5) * SMOOTH
-    mean, low, high = ([getattr(p, k) for p in points] for k in ("mean", "low", "high"))
+    mean = values.mean(0)
+    x = (np.arange(len(mean)) + 0.5) * SMOOTH
     axis.plot(x, mean, color=color, label=label)
-    axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+    if len(runs) > 1:
+        half = stats.t.ppf(0.975, len(runs) - 1) * stats.sem(values)
+        axis.fill_between(x, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
 
 
-def _means(results: Sequence[ArmResult], regime: str) -> Means:
-    return {(r.arm, r.metric): r.value.mean for r in results if r.regime == regime}
-
-
-def draw_draws(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
+def draw_draws(study: dict[str, Any], summary: pd.DataFrame, folder: Path) -> None:
     """figures/REGIME_draws.png: pass@k and UCC@k over k, a line per arm, where these are few."""
-    for name, regime in study.regimes.items():
-        means = _means(results, name)
-        if not 0 < len({arm for arm, _ in means} - {regime.baseline}) <= len(LINES):
+    for name, own in summary.groupby("regime", sort=False):
+        regime = study["regimes"][name]
+        baseline = regime["baseline"]
+        means = own.pivot(index="arm", columns="metric", values="mean")
+        others = [arm for arm in own["arm"].unique() if arm != baseline]
+        ks = [k for k in KS if f"pass@{k}" in means and f"UCC@{k}" in means]
+        if not 0 < len(others) <= len(LINES):
             continue
         with save(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
             for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
-                _over_k(axis, means, metric, regime.baseline)
+                columns = [f"{metric}@{k}" for k in ks]
+                if baseline in means.index:
+                    broad: Any = {"color": BASELINE, "linewidth": 4, "alpha": 0.5}
+                    axis.plot(ks, means.loc[baseline, columns], label=baseline, **broad)
+                for arm, style in zip(others, LINES, strict=False):
+                    axis.plot(ks, means.loc[arm, columns], marker="o", ms=3, label=arm, **style)
+                axis.set_xscale("log", base=2)
+                axis.set_xticks(ks, [str(k) for k in ks])
+                axis.set(title=f"{metric}@k", xlabel="k")
             axes[1].legend(**BESIDE)
-            figure.suptitle(f"{regime.title or name}: held-out puzzles, mean over the seeds")
+            title = regime["title"] or name
+            figure.suptitle(f"{title}: held-out puzzles, mean over the seeds")
 
 
-def _over_k(axis: Any, means: Means, metric: str, baseline: str) -> None:
-    """The baseline a broad grey line, the others beside it."""
-    others = [arm for arm in dict.fromkeys(arm for arm, _ in means) if arm != baseline]
-    styles = dict(zip(others, LINES, strict=False))
-    broad = {baseline: {"color": BASELINE, "linewidth": 4, "alpha": 0.5}}
-    for arm, style in (broad | styles).items():
-        ks = [k for k in KS if (arm, f"{metric}@{k}") in means]
-        values = [means[arm, f"{metric}@{k}"] for k in ks]
-        axis.plot(ks, values, marker="o", markersize=3, label=arm, **style)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(KS, [str(k) for k in KS])
-    axis.set(title=f"{metric}@k", xlabel="k")
-
-
-def draw_tradeoffs(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
+def draw_tradeoffs(study: dict[str, Any], summary: pd.DataFrame, folder: Path) -> None:
     """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
 
     Slower training keeps more solutions: who is off the line that the others' values draw?
     """
-    for name, regime in study.regimes.items():
-        if regime.tune:
-            sweep = tuning_of(name)
-            with save(folder / "figures" / f"{sweep}_tradeoff.png", (7.5, 4.4)) as (figure, axis):
-                for style, arm in zip(LINES, regime.arms, strict=False):
-                    points = [label(arm, c) for c in candidates(regime.tune, arm)]
-                    _tradeoff(axis, _means(results, sweep), points, arm, style)
-                axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
-                axis.legend(**BESIDE)
-                key = ", ".join(k.split(".")[-1] for k in regime.tune.grid)
-                title = f"{regime.title or name}: one point per {key}, the first is hollow"
-                figure.suptitle(title)
+    for name in study["regimes"]:
+        rows = summary[(summary["regime"] == f"{name}_tuning") & summary["metric"].isin(TRADE)]
+        if rows.empty:
+            continue
+        means = rows.pivot(index="arm", columns="metric", values="mean")
+        with save(folder / "figures" / f"{name}_tuning_tradeoff.png", (7.5, 4.4)) as (figure, axis):
+            for arm, style in zip(study["regimes"][name]["arms"], LINES, strict=False):
+                labels = [x for x in rows["arm"].unique() if x.startswith(f"{arm} ")]
+                points = means.loc[labels, list(TRADE)].dropna()
+                first = points.iloc[:1]
+                color = style["color"]
+                axis.plot(*points.T.to_numpy(), marker="o", markersize=4, label=arm, **style)
+                axis.plot(*first.T.to_numpy(), "o", color=color, markersize=7, mfc="white")
+            axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
+            axis.legend(**BESIDE)
+            title = study["regimes"][name]["title"] or name
+            figure.suptitle(f"{title}: one point per tuned value, the first is hollow")
 
 
-def _tradeoff(axis: Any, means: Means, points: Sequence[str], arm: str, style: Any) -> None:
-    there = [x for x in points if all((x, metric) in means for metric in TRADE)]
-    x, y = ([means[point, metric] for point in there] for metric in TRADE)
-    axis.plot(x, y, marker="o", markersize=4, label=arm, **style)
-    axis.plot(x[:1], y[:1], "o", color=style["color"], markersize=7, markerfacecolor="white")
+def right_advantages(size: int, delta: float) -> list[float]:
+    """QUATRO's A of a right response (rewards 0, 1) where 1 to size - 1 of a group are right."""
+    right = torch.arange(1, size)
+    rewards = (torch.arange(size) < right[:, None]).double().flatten()
+    groups = Groups.of(torch.arange(size - 1).repeat_interleave(size))
+    radius = dual.kl_radius(rewards, groups, delta, MAX_KL_FRACTION)
+    return dual.solve(rewards, groups, radius)[0][::size].tolist()
+
+
+def draw_advantages(path: Path, size: int = 8) -> None:
+    """QUATRO's figure 2: a line per delta."""
+    with save(path, (5.5, 3.4)) as (_, axis):
+        for delta in DELTAS:
+            axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
+        axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
+        axis.legend()

@@ -1,26 +1,27 @@
-"""What a study's folder shows of its results: summary.csv, figures, and report.md."""
+"""The tables and figures of a study's folder, of its results.csv, cells.csv and study.json.
 
-from collections.abc import Iterator, Sequence
+    uv run --with-requirements benchmarks/requirements.txt \\
+      benchmarks/study/report.py benchmarks/study/results/*
+
+Writes summary.csv and report.md; board.csv, if the study has paths; map.csv, if it has columns;
+and figures/.
+"""
+
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import board
-import differences
-import summary
+import figures
+import pandas as pd
 import survival
-import torch
-from design import Regime, Study, StudyCell
-from equal_reward import equal_reward, read_paths
-from figures import draw, draw_draws, draw_steps, draw_tradeoffs
-from runner import results, write_table
-from summary import ArmResult, Estimate, summarise
-
-from nemo_algos.algorithms.core import dual
-from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.style import save
+import typer
+from equal_reward import AT, REACHED, at_equal_reward, read_paths
+from summary import read_runs, resolved, summarise
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "reward", "entropy", "length of right")
-DELTAS = (0.001, 0.01, 0.1)
-MAX_KL_FRACTION = 0.95  # QUATRO's default
+KEPT = AT.format("pass@16")
 HEAD = """# {title}
 
 Each cell shows the mean ± half of the 95 % CI (Student's t over the seeds) on the held-out puzzles.
@@ -31,94 +32,109 @@ run changes are left out; summary.csv has all, and pass@k and UCC@k for each k.
 """
 
 
-def show(study: Study, cells: Sequence[StudyCell], name: str, folder: Path) -> list[ArmResult]:
-    """Write what follows from the folder's results.csv, and from raw/ where it is there."""
-    rows = results(folder / "results.csv")
-    paths = read_paths(folder, [c.run for c in cells]) if study.path else {}
-    found = summarise(study, cells, rows, equal_reward(study, cells, paths))
-    write_table(folder / "summary.csv", summary.table(found))
-    if study.path:
-        board.write(study, cells, found, paths, folder)
-    draw(study, found, folder)
-    differences.draw(study, found, folder)
-    draw_draws(study, found, folder)
-    draw_tradeoffs(study, found, folder)
-    draw_steps(study, cells, folder)
-    if squares := survival.squares(study, cells, rows):
-        write_table(folder / "map.csv", survival.table(squares))
-        survival.draw(squares, folder / "figures" / "map.png")
-    draw_advantages(folder / "figures" / "quatro_advantages.png")
-    write(study, found, f"The study {name}", folder / "report.md")
+def main(folders: list[Path], draw: bool = True) -> None:
+    """Write what follows from each folder's results."""
+    for folder in folders:
+        show(folder, draw)
+
+
+def show(folder: Path, draw: bool = True) -> pd.DataFrame:
+    """Write a folder's tables and, with draw, its figures; returns its summary."""
+    study = json.loads((folder / "study.json").read_text())
+    runs = read_runs(folder)
+    paths = read_paths(folder, list(runs["run"].unique())) if study["path"] else pd.DataFrame()
+    if study["path"]:
+        runs = runs.join(at_equal_reward(study, runs, paths))
+    found = summarise(study, runs)
+    _write(found, folder / "summary.csv", "%.6g", "nan")
+    text = [HEAD.format(title=f"The study {folder.name}")]
+    if study["path"]:
+        rows = board.table(study, runs, found, paths)
+        _write(rows, folder / "board.csv", "%.6g", "nan")
+        text.append("## The board\n")
+        for name in study["regimes"]:
+            text += ranked(rows, name)
+    squares = survival.squares(study, runs)
+    if len(squares):
+        _write(squares, folder / "map.csv", "%.4g", "")
+        text.append("![The survival map](figures/map.png)\n")
+    for name, regime in study["regimes"].items():
+        own = found[found["regime"] == name]
+        text += section(name, regime, own) if len(own) else []
+    (folder / "report.md").write_text("\n".join(text) + "\n")
+    if draw:
+        figures.draw_differences(study, found, folder)
+        figures.draw_draws(study, found, folder)
+        figures.draw_tradeoffs(study, found, folder)
+        figures.draw_steps(study, runs, folder)
+        figures.draw_advantages(folder / "figures" / "quatro_advantages.png")
+        if len(squares):
+            survival.draw(squares, folder / "figures" / "map.png")
     return found
 
 
-def write(study: Study, results: Sequence[ArmResult], title: str, path: Path) -> None:
-    """report.md; figures/REGIME.png lie beside it."""
-    parts = [HEAD.format(title=title)]
-    if any(regime.column for regime in study.regimes.values()):
-        parts.append("![The survival map](figures/map.png)\n")
-    for name, regime in study.regimes.items():
-        rows = [r for r in results if r.regime == name]
-        parts += _section(name, regime, rows) if rows else []
-    path.write_text("\n".join(parts))
+def _write(table: pd.DataFrame, path: Path, digits: str, missing: str) -> None:
+    table.to_csv(path, index=False, float_format=digits, na_rep=missing)
 
 
-def _section(name: str, regime: Regime, results: Sequence[ArmResult]) -> Iterator[str]:
-    kind = "exploratory" if regime.exploratory else "fixed beforehand"
-    written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
+def section(name: str, regime: dict[str, Any], rows: pd.DataFrame) -> Iterator[str]:
+    """A regime's heading and its table: a row per arm."""
+    kind = "exploratory" if regime["exploratory"] else "fixed beforehand"
+    written = ", ".join(f"`{key}={value}`" for key, value in regime["settings"].items())
+    seeds = f"{regime['first_seed']} to {regime['first_seed'] + regime['seeds'] - 1}"
+    yield f"## {regime['title']} ({name})\n" if regime["title"] else f"## {name}\n"
+    yield f"Claim: {regime['claim']}.\n"
     settings = f" Settings: {written}." if written else ""
-    seeds = f"{regime.first_seed} to {regime.first_seed + regime.seeds - 1}"
-    yield f"## {regime.title} ({name})\n" if regime.title else f"## {name}\n"
-    yield f"Claim: {regime.claim}.\n"
-    yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{settings}\n"
-    yield from _table(regime, results)
-    yield f"\n![{name}](figures/{name}.png)\n"
-
-
-def _table(regime: Regime, results: Sequence[ArmResult]) -> Iterator[str]:
-    """A row per arm; n where it is not the regime's, metrics where they are not all the same."""
-    values = {m: [f"{r.value.mean:.3f}" for r in results if r.metric == m] for m in SHOWN}
-    shown = [m for m, means in values.items() if len({*means}) > 1 or len(means) == 1]
-    runs = dict.fromkeys((r.arm for r in results), 0)
-    for result in results:
-        runs[result.arm] = max(runs[result.arm], result.value.n)
-    partial = {*runs.values()} != {regime.seeds}
-    head = ["arm", *(["n"] if partial else []), *shown]
-    yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}"
+    yield f"Baseline {regime['baseline']}, seeds {seeds}, {kind}.{settings}\n"
+    shown = [m for m in SHOWN if rows.loc[rows["metric"] == m, "mean"].round(3).nunique() > 1]
+    runs = rows.groupby("arm", sort=False)["n"].max()
+    yield f"| arm | n | {' | '.join(shown)} |\n|---|---|{'---|' * len(shown)}"
     for arm, n in runs.items():
-        found = {r.metric: r for r in results if r.arm == arm}
-        cells = [_cell(found.get(m), arm == regime.baseline) for m in shown]
-        yield f"| {' | '.join([arm, *([str(n)] if partial else []), *cells])} |"
+        own = rows[rows["arm"] == arm].set_index("metric")
+        cells = [str(arm), str(n)]
+        for metric in shown:
+            there = metric in own.index
+            cells.append(_cell(own.loc[metric], arm == regime["baseline"]) if there else "-")
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
-def _cell(result: ArmResult | None, baseline: bool) -> str:
-    if result is None:
-        return "-"
-    value = f"{result.value.mean:.3f}{_half(result.value)}"
-    if baseline or not result.difference.n:
+def _cell(row: pd.Series, baseline: bool) -> str:
+    value = f"{row['mean']:.3f}"
+    if row["n"] > 1:
+        value += f" ± {(row['high'] - row['low']) / 2:.3f}"
+    if baseline or not row["pairs"]:
         return value
-    difference = f"{result.difference.mean:+.3f}{_half(result.difference)}"
-    mark = "**" if result.difference.resolved else ""
+    difference = f"{row['difference']:+.3f}"
+    if row["pairs"] > 1:
+        difference += f" ± {(row['difference high'] - row['difference low']) / 2:.3f}"
+    mark = "**" if resolved(row) else ""
     return f"{value}<br>{mark}{difference}{mark}"
 
 
-def _half(estimate: Estimate) -> str:
-    return f" ± {(estimate.high - estimate.low) / 2:.3f}" if estimate.n > 1 else ""
+def ranked(rows: pd.DataFrame, regime: str) -> Iterator[str]:
+    """A regime of the board: the highest pass@1 first. Bold: Holm's p is below .05."""
+    own = rows[rows["regime"] == regime].sort_values("pass@1", ascending=False)
+    if own.empty:
+        return
+    yield f"### {regime}\n"
+    yield f"| method | models | pass@1 | to GRPO | {KEPT}, to GRPO | reach it | settings |"
+    yield "|---|---|---|---|---|---|---|"
+    for _, row in own.iterrows():
+        first = [row["arm"], str(row["pass@1, n"]), f"{row['pass@1']:.3f}"]
+        gaps = [_gap(row, metric) for metric in ("pass@1", KEPT)]
+        yield f"| {' | '.join([*first, *gaps, f'{row[REACHED]:.0%}', row['settings']])} |"
+    yield ""
 
 
-def right_advantages(size: int, delta: float) -> list[float]:
-    """A of a right response (rewards 0, 1) where 1, 2, .. size - 1 of the group are right."""
-    right = torch.arange(1, size)
-    rewards = (torch.arange(size) < right[:, None]).double().flatten()
-    groups = Groups.of(torch.arange(size - 1).repeat_interleave(size))
-    radius = dual.kl_radius(rewards, groups, delta, MAX_KL_FRACTION)
-    return dual.solve(rewards, groups, radius)[0][::size].tolist()
+def _gap(row: pd.Series, metric: str) -> str:
+    """A difference and its 95 % interval."""
+    mean, low, high, p = (row[f"{metric}, {x}"] for x in ("difference", "low", "high", "p Holm"))
+    if pd.isna(low):
+        return "-"
+    mark = "**" if p < 0.05 else ""
+    return f"{mark}{mean:+.3f}{mark} ({low:+.3f} to {high:+.3f})"
 
 
-def draw_advantages(path: Path, size: int = 8) -> None:
-    """QUATRO's figure 2: a line per delta."""
-    with save(path, (5.5, 3.4)) as (_, axis):
-        for delta in DELTAS:
-            axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
-        axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
-        axis.legend()
+if __name__ == "__main__":
+    typer.run(main)

@@ -2,7 +2,7 @@
 
     uv run benchmarks/study/run.py benchmarks/study/configs/quick.yaml out=runs/study
 
-The runs are rows of OUT/NAME/results.csv.
+The runs are rows of OUT/NAME/results.csv; report.py makes tables and figures of that folder.
 """
 
 import time
@@ -41,6 +41,7 @@ def main(
         with lock_folder(folder, "writing to"):
             study = tuning.tune(study, lambda part: train(part, folder, console))
             train(study, folder, console)
+            design.keep(study, folder)
             if verify is not None and not same_again(study, folder, verify, console):
                 raise typer.Exit(1)
 

@@ -1,6 +1,5 @@
 """The runs of a study: each once, equal to a run by hand, whatever happened in between."""
 
-import csv
 import json
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from runner import measures
 from nemo_algos.algorithms.build import build as method
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.engines.local import build
-from nemo_algos.engines.local.evaluation import SEED, sample
+from nemo_algos.engines.local.evaluation import SEED, Sampled, sample
 from nemo_algos.engines.local.trainer import Trainer
 
 STUDY = design.Study.model_validate(
@@ -95,14 +94,6 @@ def test_a_stopped_study_goes_on(tmp_path):
     assert kept[runs[0].id]["pass@1"] == first[0]["pass@1"]
 
 
-@pytest.mark.parametrize("id", ["849088121361", "12345e678901"])
-def test_an_id_that_looks_like_a_number(tmp_path, id):
-    runs = [design.Trial(id, design.runs(STUDY)[0][0].config)]
-    go(tmp_path, runs)
-    go(tmp_path, [*runs, design.runs(STUDY)[0][1]])
-    assert go(tmp_path, runs) == [] and id in runner.results(tmp_path / "results.csv")
-
-
 def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
     step = Trainer.step
 
@@ -117,8 +108,48 @@ def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
         (row,) = go(tmp_path, runs[:1])
     assert (row["steps"], row["failed"], row["collapse step"]) == (2, "no number", 2)
     assert 0 <= row["pass@1"] <= 1
+
+
+def test_a_run_made_again_is_compared_column_by_column(tmp_path):
+    runs, _ = design.runs(STUDY)
     go(tmp_path, runs[:2])
-    with open(tmp_path / "results.csv", newline="") as file:
-        diverged, whole = csv.DictReader(file)
-    assert (diverged["failed"], whole["failed"]) == ("no number", "")
-    assert "failed" not in runner.results(tmp_path / "results.csv")[runs[1].id]
+    with ThreadPoolExecutor(1) as threads:
+        same = dict(runner.verify(runs, tmp_path, 1.0, tmp_path / "again", threads))
+        rows = list(runner.results(tmp_path / "results.csv").values())
+        runner.write_table(tmp_path / "results.csv", [{**rows[0], "pass@1": 0.123}, rows[1]])
+        other = dict(runner.verify(runs, tmp_path, 1.0, tmp_path / "again", threads))
+    assert same == {run.id: {} for run in runs[:2]}
+    assert other == {runs[0].id: {"pass@1": (0.123, rows[0]["pass@1"])}, runs[1].id: {}}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "entropies", "step"),
+    [
+        ([0.3, 0.1, 0.3, 0.1, 0.1], [0.2] * 5, 3),  # it recovers once
+        ([0.3] * 4, [0.2, 0.019, 0.019, 0.0], 1),
+        ([0.1, 0.1], [0.2, 0.2], 0),
+        ([0.3, 0.3], [0.2, 0.2], 2),  # the trained weights alone collapsed, or the loss broke off
+    ],
+)
+def test_a_collapse_begins_where_it_lasts(rewards, entropies, step):
+    pairs = zip(rewards, entropies, strict=True)
+    steps = [{"reward/mean": reward, "entropy/exact": entropy} for reward, entropy in pairs]
+    assert runner.collapse_step(steps) == step
+
+
+def test_measures_by_hand():
+    # of 4: a twice, b once; of 4: c once
+    solutions = [["a", "a", "b", None], [None, "c", None, None]]
+    found = measures(Sampled(solutions, [[1, 2, 3, 9], [7, 6, 7, 7]]))
+    assert found == pytest.approx(
+        {
+            "pass@1": (3 / 4 + 1 / 4) / 2,
+            "pass@2": (1 + 1 / 2) / 2,
+            "pass@4": 1,
+            "UCC@1": (2 / 4 + 1 / 4 + 1 / 4) / 2,
+            "UCC@2": (1 - 1 / 6 + 1 / 2 + 1 / 2) / 2,
+            "UCC@4": (2 + 1) / 2,
+            "length": 42 / 8,
+            "length of right": (1 + 2 + 3 + 6) / 4,
+        }
+    )
