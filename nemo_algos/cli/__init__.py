@@ -24,7 +24,6 @@ COMMANDS = {
     "train": "Train a policy with one of the methods.",
     "export": "Write a run's initial model and data, for another engine.",
     "problems": "Write the problems of a benchmark as training rows.",
-    "atlas": "Compute each method's exact expected update in small worlds.",
     "eval": "Sample responses to benchmarks, and score them.",
     "replicate": "Replicate tables and figures of the four papers.",
     "report": "Compare runs in one HTML file that opens offline.",

@@ -1,46 +1,25 @@
-"""Batches do not see one another, the digits do not depend on threads, and a wrong method shows."""
+"""Drawn batches have the exact mean, digits do not depend on threads, a wrong method shows."""
 
 from dataclasses import replace
 
 import pytest
+import table
 import torch
-
-from nemo_algos import METHODS, Signal, group_advantages, no_bounds
-from nemo_algos.lab.atlas import run
-from nemo_algos.lab.atlas.design import ARMS, Cell
-from nemo_algos.lab.atlas.groups import Batches, at_random, drawn, every
-from nemo_algos.lab.atlas.measure import (
-    Run,
+from cells import ARMS, Cell
+from expected import directions, parts
+from groups import drawn, every
+from measure import (
     _error,
     algorithm_of,
     measured,
     policies,
     sampled,
 )
-from nemo_algos.lab.atlas.updates import directions, parts
-from nemo_algos.lab.atlas.world import WORLDS
+from world import WORLDS
+
+from nemo_algos import METHODS, Signal, group_advantages, no_bounds
 
 WORLD = WORLDS["small"]()
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_a_batchs_update_is_its_own(arm):
-    """Whatever else is computed with it: of all batches, and of some alone."""
-    algorithm = algorithm_of(ARMS[arm], "none")
-    found = policies(WORLD, Cell(sampler="noise 0.3"), algorithm)
-    p = WORLD.answers(found.sampler).exp()
-    answers, warm = every(p[0], 3).answers, at_random(p, 9, 3, seed=0)
-    moved = torch.randn(len(answers), *found.trainer.shape, dtype=torch.float64) / 3
-
-    def updates(rows):
-        batches = Batches(answers[rows], torch.ones(len(answers[rows])), answers[rows, 0, 0])
-        split = [*parts(algorithm, WORLD, found, batches, warm)]
-        return directions(algorithm, WORLD, answers[rows], split, (found.trainer + moved)[rows])
-
-    whole = updates(slice(None))
-    assert float(whole.abs().max()) > 1e-6
-    for rows in (slice(3, 4), slice(5, 60, 7)):
-        torch.testing.assert_close(updates(rows), whole[rows], rtol=1e-10, atol=1e-13)
 
 
 def mean_update(arm, batches):
@@ -64,14 +43,6 @@ def test_drawn_batches_have_the_exact_mean_within_their_error(arm):
     assert error / 4 < off < 3 * error < 0.25 * float(exact.norm())
 
 
-def test_a_second_prompt_is_in_the_counts_and_not_in_the_numbers():
-    """With as many tokens of its own it halves the update of an equal mean."""
-    alone, beside = (Run(algorithm_of({"name": "grpo"}, "none"), Cell(prompts=n)) for n in (1, 2))
-    both = (beside.batches.weight[:, None, None] * beside.direction(beside.start)[:, 0]).sum(0)
-    one = (alone.batches.weight[:, None, None] * alone.direction(alone.start)[:, 0]).sum(0)
-    assert float((2 * both - one).norm() / one.norm()) < 0.1
-
-
 def test_a_top_p_sampler_keeps_the_likeliest():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
     kept = sampled(WORLD, logits, "top-p 0.9").softmax(-1)
@@ -93,7 +64,7 @@ def test_the_digits_do_not_depend_on_threads():
     found = []
     for threads in (4, 1):
         torch.set_num_threads(threads)
-        found.append(run.compute("rloo", Cell(group=4)))
+        found.append(table.compute("rloo", Cell(group=4)))
         assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
     assert found[0] == found[1]
@@ -125,7 +96,7 @@ PLANTED = {
 
 
 def test_a_wrong_method_has_another_fingerprint():
-    cell, rate = Cell(group=4), run.rate("grpo")
+    cell, rate = Cell(group=4), table.rate("grpo")
     blocks = {"grpo": {"name": "grpo"}} | {k: {"name": method} for k, method in PLANTED.items()}
     found = {k: {r["update"]: r for r in measured(b, cell, rate)} for k, b in blocks.items()}
     right, turned = found["grpo"], found["sign"]

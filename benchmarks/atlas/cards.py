@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import svg
+from cells import CORRECTED, CORRECTIONS, RATES, Cell
+from table import Table
+
 from nemo_algos.config import method_name
 from nemo_algos.jsonl import replace
-from nemo_algos.lab.atlas import svg
-from nemo_algos.lab.atlas.design import CORRECTED, CORRECTIONS, RATES, Cell
-from nemo_algos.lab.atlas.run import Table
 
 BASE, BASELINE = Cell(), "grpo"
 # value, update, title, whether the axis is logarithmic

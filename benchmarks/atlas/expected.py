@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from groups import Batches
 from torch import Tensor
+from world import World, node_entropy
 
 from nemo_algos import Algorithm, Counts, Rollouts, Signals, policy_loss
-from nemo_algos.lab.atlas.groups import Batches
-from nemo_algos.lab.atlas.world import World, node_entropy
 
 
 class Policies(NamedTuple):

@@ -14,12 +14,11 @@ import math
 
 import pytest
 import torch
+from expected import Policies, directions, parts
+from groups import every
+from world import WORLDS, full, grown, nothing
 
 from nemo_algos import build
-from nemo_algos.lab.atlas.design import Cell
-from nemo_algos.lab.atlas.groups import every
-from nemo_algos.lab.atlas.updates import Policies, directions, parts
-from nemo_algos.lab.atlas.world import WORLDS, full, grown, nothing
 
 DEPTH = 3
 EVEN = grown(2, full(2, DEPTH), nothing, {(1, 0, 1): 3, (0, 1, 1): 1})
@@ -90,13 +89,6 @@ def test_closed_forms(method, p, size):
     assert float(want.abs().max()) > 1e-4
 
 
-def test_grpos_difficulty_weight_tends_to_its_limit():
-    """1 / sqrt(p q) in large groups."""
-    for p in (0.1, 0.5, 0.8):
-        limit = 1 / math.sqrt(p * (1 - p))
-        assert grpo_weight(p, 800) == pytest.approx(limit, rel=3e-3)
-
-
 def test_every_group_is_there_once():
     p = torch.tensor([0.5, 0.0, 0.3, 0.2], dtype=torch.float64)
     batches = every(p, 4)
@@ -104,7 +96,3 @@ def test_every_group_is_there_once():
     assert float(batches.weight.sum()) == pytest.approx(1, abs=1e-12)
     counts = torch.nn.functional.one_hot(batches.answers[:, 0], 4).sum(1).double()
     torch.testing.assert_close((batches.weight[:, None] * counts).sum(0), 4 * p)
-
-
-def test_the_base_is_the_first_cell():
-    assert Cell() == Cell("small", 0.3, 1, 8, "same", "none", 10)

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cells import ARMS, UPDATES, Cell, cells
+
 from nemo_algos.jsonl import cut_broken_end, replace
-from nemo_algos.lab.atlas.design import ARMS, UPDATES, Cell, cells
 
 KEYS = ("method", *Cell._fields, "update")
 VALUES = (
@@ -29,7 +30,7 @@ def block(arm: str) -> dict[str, Any]:
 @cache
 def rate(arm: str) -> float:
     """The arm's step size."""
-    from nemo_algos.lab.atlas.measure import learning_rate
+    from measure import learning_rate
 
     return learning_rate(block(arm))
 
@@ -37,8 +38,7 @@ def rate(arm: str) -> float:
 def compute(arm: str, cell: Cell) -> list[dict[str, Any]]:
     """The rows of a cell; on one thread, so that the digits are the same with any number."""
     import torch
-
-    from nemo_algos.lab.atlas.measure import measured
+    from measure import measured
 
     torch.set_num_threads(1)
     return measured(block(arm), cell, rate(arm))

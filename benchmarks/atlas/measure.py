@@ -7,16 +7,16 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import groups
 import numpy as np
 import torch
+from cells import CORRECTIONS, UPDATES, Cell
+from expected import Policies, directions, is_batchwise, parts
+from groups import Batches
 from torch import Tensor
+from world import WORLDS, World, node_entropy
 
 from nemo_algos import Algorithm, ConfigError, build
-from nemo_algos.lab.atlas import groups
-from nemo_algos.lab.atlas.design import CORRECTIONS, UPDATES, Cell
-from nemo_algos.lab.atlas.groups import Batches
-from nemo_algos.lab.atlas.updates import Policies, directions, is_batchwise, parts
-from nemo_algos.lab.atlas.world import WORLDS, World, node_entropy
 
 MOST, DRAWS = 4000, 1000  # batches: beyond MOST they are drawn
 FEW = 300  # both, where the driver half sees a batch at a time: 1 ms each
