@@ -130,7 +130,7 @@ def draw_tradeoffs(study: dict[str, Any], summary: pd.DataFrame, folder: Path) -
     """
     for name in study["regimes"]:
         rows = summary[(summary["regime"] == f"{name}_tuning") & summary["metric"].isin(TRADE)]
-        if rows.empty:
+        if rows["metric"].nunique() < len(TRADE):
             continue
         means = rows.pivot(index="arm", columns="metric", values="mean")
         with save(folder / "figures" / f"{name}_tuning_tradeoff.png", (7.5, 4.4)) as (figure, axis):
