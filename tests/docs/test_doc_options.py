@@ -154,7 +154,7 @@ def test_commands_of_a_text():
     found = [ours(c) for c in commands(SHELL)]
     assert [f for f in found if f] == [
         ("nemo-algos", ["plan", "recipes/x.yaml", "a=b", "--gpu", "H200"]),
-        ("nemo-algos", ["study", "$m.yaml"]),
+        ("nemo-algos", ["train", "--config", "$m.yaml"]),
     ]
 
 
