@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
+import walks  # noqa: F401 its tasks, before a config names them
 from omegaconf import DictConfig
 from pydantic import Field, model_validator
 

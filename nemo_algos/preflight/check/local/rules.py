@@ -24,7 +24,6 @@ TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")
 UNREAD = {
     "countdown": TEXTS,
     "sums": (*TEXTS, "data.use_all"),
-    **dict.fromkeys(("grid", "stairs"), (*TEXTS, "data.numbers", "data.use_all")),
     "math": ("data.numbers", "data.use_all"),
 }
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
