@@ -26,6 +26,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import walks  # noqa: F401 its tasks, before a config names them
 from omegaconf import DictConfig
+from planted import Planted
 from pydantic import Field, model_validator
 
 from nemo_algos import config
@@ -35,6 +36,7 @@ from nemo_algos.engines.local.schema import SHAPES, LocalConfig, Section
 from nemo_algos.preflight.check.local.judge import parse
 
 Settings = dict[str, Any]  # key.path: value
+Run = tuple[LocalConfig, Planted | None]
 STOP = "stop_at_validation_"
 EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
 DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
@@ -159,10 +161,14 @@ def tuning_of(regime: str, index: int = 0) -> str:
 
 
 class Trial(NamedTuple):
-    """One training run. id: a hash of its config as it is written (not of this code's version)."""
+    """One training run. id: a hash of its config as it is written (not of this code's version).
+
+    planted: what makes its sampler another than its trainer.
+    """
 
     id: str
     config: LocalConfig
+    planted: Planted | None = None
 
 
 class StudyCell(NamedTuple):
@@ -187,21 +193,21 @@ def runs(study: Study) -> tuple[list[Trial], list[StudyCell]]:
         for name, regime in study.regimes.items():
             for arm in regime.arms if i < regime.seeds else ():
                 base = regime.first_seed + i % regime.bases if regime.bases else 0
-                run = _run(configs[name, arm], regime.first_seed + i, base)
+                run = _trial(*configs[name, arm], regime.first_seed + i, base)
                 every.setdefault(run.id, run)
                 cells.append(StudyCell(name, arm, regime.first_seed + i, run.id, base))
     return list(every.values()), cells
 
 
-def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
-    configs: dict[tuple[str, str], LocalConfig] = {}
+def _configs(study: Study) -> dict[tuple[str, str], Run]:
+    configs: dict[tuple[str, str], Run] = {}
     findings: list[Finding] = []
     read = cache(config.read)  # the arms are of few files
     for name, regime in study.regimes.items():
         for arm, own in regime.arms.items():
             try:
                 configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
-                if regime.bases and configs[name, arm].policy.model_name not in SHAPES:
+                if regime.bases and configs[name, arm][0].policy.model_name not in SHAPES:
                     reason = "only countdown models are taught. Remove it."
                     raise ConfigError([Finding(f"regimes.{name}.bases", reason)])
             except ConfigError as error:
@@ -212,24 +218,28 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     return configs
 
 
-def _config(
-    common: Settings, arm: str, own: Settings, read: Callable[[Path], DictConfig]
-) -> LocalConfig:
+def _config(common: Settings, arm: str, own: Settings, read: Callable[[Path], DictConfig]) -> Run:
+    """An arm's config; and what its keys `planted.*` say, which are none of the engine's."""
     settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
     if "grpo.seed" in settings:
         reason = "the study sets the seeds"
         raise ConfigError([Finding("grpo.seed", f"{reason}. Set seeds and first_seed instead.")])
     path = config.find(str(settings.pop("config")))
+    keys = [key for key in settings if key.startswith("planted.")]
+    written = {key.removeprefix("planted."): settings.pop(key) for key in keys}
+    planted = config.validate(Planted, written, "planted") if written else None
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = parse(config.resolve(config.apply_overrides(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
         reason = "it is 0, but a study compares validation samples"
         cure = "Set it to 1 or more."
         raise ConfigError([Finding("grpo.val_samples_per_prompt", f"{reason}. {cure}")])
-    return checked
+    if planted and (problem := planted.problem(checked)):
+        raise ConfigError([Finding("planted", f"{problem}. Remove it.")])
+    return checked, planted
 
 
-def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
+def _trial(arm: LocalConfig, planted: Planted | None, seed: int, base: int) -> Trial:
     taught = arm.policy.taught.model_copy(update={"seed": base})
     sections = {
         "grpo": arm.grpo.model_copy(update={"seed": seed}),
@@ -238,9 +248,10 @@ def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
     of_seed = arm.model_copy(update=sections)
     decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
     policy = of_seed.policy
+    decides["planted"] = planted.model_dump() if planted else None
     decides["policy"] |= {"device": device_of(policy).type, "threads": threads_of(policy)}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    return Trial(digest[:12], of_seed)
+    return Trial(digest[:12], of_seed, planted)
 
 
 def load(file: Path, overrides: list[str]) -> Study:

@@ -13,21 +13,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
+from functools import partial
 from itertools import chain
 from math import ceil
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from design import Trial
+from planted import PlantedTrainer
 
+from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k, ucc_at_k
+from nemo_algos.engines.local.build import build_trainer
+from nemo_algos.engines.local.evaluation import SEED, Sampled, sample
+from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.jsonl import refuse_links_out, replace
 from nemo_algos.terminal import Console
-
-if TYPE_CHECKING:
-    from nemo_algos.engines.local.evaluation import Sampled
 
 LATE = 10  # steps at the end that the late means are of
 COLLAPSED_PASS = 0.15  # pass@1, or mean reward, below which a run has collapsed
@@ -85,16 +88,11 @@ def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 def train(run: Trial, folder: Path, path: int = 0) -> Row:
     """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
-    import torch
-
-    from nemo_algos.algorithms.build import build
-    from nemo_algos.engines.local.build import build_trainer
-    from nemo_algos.engines.local.evaluation import SEED, sample
-
     torch.set_num_threads(1)
     start = time.process_time()
     algorithm = build(run.config.method, run.config.rollout_correction)
-    trainer = build_trainer(run.config, algorithm, Console(quiet=True))
+    make = partial(PlantedTrainer, run.planted) if run.planted else Trainer
+    trainer = build_trainer(run.config, algorithm, Console(quiet=True), make)
     grpo, steps, failed = run.config.grpo, [], ""
     asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
     points: list[dict[str, float]] = []
@@ -126,7 +124,7 @@ def train(run: Trial, folder: Path, path: int = 0) -> Row:
     return row
 
 
-def measures(sampled: "Sampled") -> dict[str, float]:
+def measures(sampled: Sampled) -> dict[str, float]:
     """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
     n = len(sampled.lengths[0])
     ks = [2**i for i in range(n.bit_length())]
