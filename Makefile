@@ -37,7 +37,7 @@ test-isa:  ## these suites on the kernels of older processors, and on this one's
 	$(AVX2) $(MAKE) $(SUITES)
 	$(MAKE) $(SUITES)
 
-NUMBERS = tests/algorithms tests/engines/local tests/lab/mismatch tests/lab/study
+NUMBERS = tests/algorithms tests/engines/local tests/lab/mismatch tests/benchmarks
 test-isa-smoke:  ## of them what compares numbers, on the oldest kernels and with two threads
 	$(OLDEST) OMP_NUM_THREADS=2 uv run pytest $(NUMBERS)
 	$(OLDEST) NEMO_RL_REF=main tests/real/nemo/run.sh tests/real/nemo/test_grpo_train.py
@@ -72,7 +72,6 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 	python3 tests/docs/doc_commands.py
 
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
-	uv run scripts/study_page.py
 	uv run scripts/method_index.py
 	uv run scripts/plan_tables.py
 	uv run scripts/base_configs.py

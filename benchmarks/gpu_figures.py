@@ -12,7 +12,7 @@ import timing
 import typer
 
 app = typer.Typer(help=__doc__)
-STUDY = "study/gpu.yaml"
+STUDY = Path(__file__).parent / "study"
 SHOWN = {  # of NeMo-RL's metrics, over the steps
     "timing/train/total_step_time": "a step, s",
     "timing/train/policy_training": "updates, s",
@@ -57,8 +57,9 @@ def run(recipe: str, file: Path) -> None:
 def study(file: Path, settings: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """The study of 51 million parameters; goes on where it ended."""
     folder = file.with_suffix("")
-    words = [STUDY, f"out={folder}", *(f"settings.{word}" for word in settings or [])]
-    subprocess.run([sys.executable, "-m", "nemo_algos", "study", *words], check=True)
+    words = [STUDY / "run.py", STUDY / "configs" / "gpu.yaml", f"out={folder}"]
+    words += [f"settings.{word}" for word in settings or []]
+    subprocess.run([sys.executable, *words], check=True)
     (results,) = folder.rglob("results.csv")
     with results.open(newline="") as rows:
         done = [row for row in csv.DictReader(rows) if not row["failed"]]

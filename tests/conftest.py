@@ -25,7 +25,6 @@ FIRST = {
     "test_pool.py",
     "test_report.py",
     "test_resume.py",
-    "test_study_cli.py",
     "test_trace.py",
     "test_wheel.py",
 }

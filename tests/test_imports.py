@@ -37,10 +37,9 @@ APART = {
     "engines.local": {"engines.nemo", "engines.adapters"},
     "preflight.check": {"preflight.plan", "preflight.slurm"},
     "preflight.plan": {"preflight.slurm"},
-    "lab.evals": {"lab.report", "lab.study", "lab.mismatch"},
-    "lab.report": {"lab.study", "lab.mismatch"},
-    "lab.study": {"lab.evals", "lab.report", "lab.mismatch"},
-    "lab.rewards": {"lab.evals", "lab.report", "lab.study", "lab.mismatch"},
+    "lab.evals": {"lab.report", "lab.mismatch"},
+    "lab.report": {"lab.mismatch"},
+    "lab.rewards": {"lab.evals", "lab.report", "lab.mismatch"},
 }
 
 

@@ -24,8 +24,6 @@ COMMANDS = {
     "train": "Train a policy with one of the methods.",
     "export": "Write a run's initial model and data, for another engine.",
     "problems": "Write the problems of a benchmark as training rows.",
-    "study": "Run methods x seeds x regimes, and compare the results.",
-    "atlas": "Compute each method's exact expected update in small worlds.",
     "eval": "Sample responses to benchmarks, and score them.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find mistakes in a config before the run, without a GPU.",

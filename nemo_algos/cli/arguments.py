@@ -15,7 +15,6 @@ SHAPE = "CONFIG [key.path=value]..."
 COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
 # a key that tells whose config it is -> the config's kind and its command
 KINDS = {
-    "regimes": ("a study", "study"),
     "benchmarks": ("an evaluation", "eval"),
     "method": ("a training", "train"),
     "grpo": ("a training", "train"),

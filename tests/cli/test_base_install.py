@@ -107,7 +107,6 @@ NEEDING = [
     (["export", "etr.yaml", "folder"], "engine", "transformers"),
     (["eval", "eval/countdown.yaml"], "lab", "scipy"),
     (["report", "folder"], "lab", "matplotlib"),
-    (["study", "study/quick.yaml"], "lab", "rapidfuzz"),
     (["mismatch", "folder"], "lab", "scipy"),
 ]
 

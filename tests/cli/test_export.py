@@ -51,7 +51,7 @@ def test_the_model_and_the_problems_of_all_steps_in_their_order(monkeypatch, tmp
     ("words", "reason"),
     [
         (["smollm2.yaml"], "files"),
-        (["etr.yaml", "data.task=stairs", "policy.generation.max_new_tokens=19"], "data.task"),
+        (["etr.yaml", "data.task=sums"], "data.task"),
         (["nemo_rl.yaml"], "engine: input should be 'local', got 'nemo_rl'"),
         (["etr.yaml", "method.mikro=1"], "method.mikro: unknown key"),
     ],

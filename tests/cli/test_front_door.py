@@ -18,7 +18,7 @@ from nemo_algos.cli import COMMANDS, STOPPED, app, load_command
 from nemo_algos.config import SHIPPED
 
 ROOT = Path(__file__).parents[2]
-CONFIGURED = ("train", "study", "eval", "check", "plan", "slurm")
+CONFIGURED = ("train", "eval", "check", "plan", "slurm")
 RUN = "etr.yaml method.mirco=1"
 
 
@@ -81,8 +81,6 @@ def test_an_unknown_command_names_the_near_one():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("study", "study/full.yaml", "--verify", "x"), "--verify number"),
-        (("study", "study/full.yaml", "--verify", "2"), "--verify 1"),
         (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes whole"),
         (("plan", "nemo_rl.yaml", "--gpu"), "--gpu"),
         (("train", "etr.yaml", "--threads", "2"), "--threads"),
@@ -195,7 +193,7 @@ def test_nemo_rl_that_is_not_there_is_one_sentence():
         ("countdown.yaml", "eval/countdown.yaml"),
         ("etr", "etr.yaml"),
         ("ert.yaml", "etr.yaml"),
-        ("study/quik.yaml", "study/quick.yaml"),
+        ("eval/countdwn.yaml", "eval/countdown.yaml"),
         ("nowhere/gspo.yaml", "gspo.yaml"),
     ],
 )
@@ -215,12 +213,10 @@ def test_a_config_that_is_no_text(command, tmp_path):
     ("command", "name", "said"),
     [
         ("eval", "etr.yaml", "nemo-algos train etr.yaml"),
-        ("study", "etr.yaml", "nemo-algos train etr.yaml"),
-        ("train", "study/quick.yaml", "nemo-algos study study/quick.yaml"),
+        ("train", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
         ("check", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
         ("plan", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
         ("slurm", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
-        ("eval", "study/full.yaml", "nemo-algos study study/full.yaml"),
     ],
 )
 def test_the_config_of_another_command(command, name, said):
@@ -228,7 +224,7 @@ def test_the_config_of_another_command(command, name, said):
 
 
 def test_every_shipped_config_is_of_its_folders_command():
-    folders = {"eval": "eval", "study": "study"}
+    folders = {"eval": "eval"}
     for path in SHIPPED.rglob("*.yaml"):
         name = path.relative_to(SHIPPED).as_posix()
         command = folders.get(name.split("/")[0], "train")

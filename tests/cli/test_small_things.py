@@ -12,7 +12,7 @@ from nemo_algos.cli import COMMANDS, app, load_command
 from nemo_algos.cli.train import _with_run_name
 from nemo_algos.config import SHIPPED, method_name, run_name
 
-CONFIGURED = ("train", "export", "study", "eval", "check", "plan", "slurm")
+CONFIGURED = ("train", "export", "eval", "check", "plan", "slurm")
 
 
 def said(*words):

@@ -112,7 +112,7 @@ def wrong(name, config, overrides):
         return [f"no config {config}"]
     if name == "eval":
         parse_config(load(find(config), overrides))
-    if name in ("eval", "study"):
+    if name == "eval":
         return []
     if read(find(config)).engine == "local":  # the data files are the reader's
         return [str(f) for f in found_by_keys(load(find(config), overrides))]
@@ -145,7 +145,7 @@ SHELL = """\
 R=recipes/x.yaml
 X=1 uv run nemo-algos plan $R a=b \\
   --gpu H200 > out   # a remark
-for m in a; do /code/examples/run_study.py $m.yaml; done
+for m in a; do /code/examples/run_grpo_math.py --config $m.yaml; done
 docker build -t nemo-algos .
 """
 
@@ -154,7 +154,7 @@ def test_commands_of_a_text():
     found = [ours(c) for c in commands(SHELL)]
     assert [f for f in found if f] == [
         ("nemo-algos", ["plan", "recipes/x.yaml", "a=b", "--gpu", "H200"]),
-        ("nemo-algos", ["study", "$m.yaml"]),
+        ("nemo-algos", ["train", "--config", "$m.yaml"]),
     ]
 
 

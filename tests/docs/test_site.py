@@ -6,12 +6,9 @@ the citation is this version's.
 
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import doc_commands
 import pytest
@@ -20,15 +17,11 @@ from markdown.extensions.toc import slugify
 
 import nemo_algos
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.lab.study import differences, figures, report, survival
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-STUDY = DOCS / "study"
-RESULTS = [Path("results.csv"), Path("mismatch/results.csv"), Path("board/results.csv")]
-MADE = [STUDY / path.with_name("report.md") for path in RESULTS]  # by make docs, as figures are
-PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*MADE})]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^[ \t]*```.*?^[ \t]*```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -52,7 +45,7 @@ def files(nav):
 
 
 def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
-    there = [path.relative_to(DOCS).as_posix() for path in (*PAGES[1:], *MADE)]
+    there = [path.relative_to(DOCS).as_posix() for path in PAGES[1:]]
     assert sorted(files(SITE["nav"])) == sorted(there)
 
 
@@ -61,7 +54,7 @@ def test_relative_links_name_files(page):
     links = [link.partition("#")[0] for link in LINK.findall(CODE.sub("", page.read_text()))]
     local = [link for link in links if link and not re.match(r"\w+:", link)]
     named = [(page.parent / link).resolve() for link in local]
-    assert [path for path in named if not (path.exists() or made(path))] == []
+    assert [path for path in named if not path.exists()] == []
 
 
 BUILD = re.search(r"mkdocs (build .*)", (ROOT / "Makefile").read_text())[1].split()
@@ -90,42 +83,6 @@ def test_anchors_of_pages_that_are_not_in_the_site(page):
     for path, anchor in named:
         headings = re.findall(r"^#+ (.*)", (ROOT / (path or page)).read_text(), re.MULTILINE)
         assert anchor in {slugify(heading, "-") for heading in headings}, path
-
-
-def made(path):
-    """Whether `make docs` makes the file, so that git does not have it."""
-    lines = (STUDY / ".gitignore").read_text().splitlines()
-    patterns = [line[1:] for line in lines if line.startswith("/")]
-    return path.is_relative_to(STUDY) and any(
-        path.relative_to(STUDY).match(pattern) for pattern in patterns
-    )
-
-
-@contextmanager
-def left_undrawn(path, _, columns=1, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    axes = [MagicMock() for _ in range(columns)]
-    yield MagicMock(), axes if columns > 1 else axes[0]
-
-
-def test_what_the_study_shows_is_made_of_its_results(tmp_path, monkeypatch):
-    """Every link into docs/study: by make docs, though here without the drawing."""
-    for module in (differences, figures, report):
-        monkeypatch.setattr(module, "save", left_undrawn)
-    monkeypatch.setattr(survival, "draw", lambda _, path: path.touch())
-    for results in RESULTS:
-        (tmp_path / results).parent.mkdir(exist_ok=True)
-        shutil.copy(STUDY / results, tmp_path / results)
-    shutil.copy(STUDY / "board" / "paths.csv", tmp_path / "board")
-    loaded(ROOT / "scripts" / "study_page.py").main(tmp_path)
-    there = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    texts = (DOCS / "study.md", DOCS / "mismatch_map.md", DOCS / "board.md", tmp_path / "report.md")
-    shown = LINK.findall("".join(path.read_text() for path in texts))
-    links = {Path(link.removeprefix("study/")) for link in shown if link.startswith("study/")}
-    assert len(links) > 8 and links <= there
-    assert {path for path in there if not made(STUDY / path)} == {*RESULTS}
-    assert "\nheadline,QUATRO,UCC@64,10," in (tmp_path / "summary.csv").read_text()
 
 
 def test_links_out_of_the_docs_become_paths():

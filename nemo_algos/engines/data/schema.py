@@ -47,7 +47,7 @@ class DataSection(PromptSection):
     """Problems and rewards."""
 
     task: str = "countdown"
-    """A family of puzzles (countdown, sums, grid, stairs), math (problems from files), or a Task
+    """A family of puzzles (countdown, sums), math (problems from files), or a Task
     `package.module:NAME`.
     """
     numbers: int = Field(default=3, ge=2, le=26)

@@ -1,5 +1,6 @@
 """From a config to a trainer: the policy, its task, and a reference where one is needed."""
 
+from collections.abc import Callable
 from functools import partial
 from pkgutil import resolve_name
 
@@ -27,8 +28,16 @@ from nemo_algos.engines.local.trainer import Trainer
 PROBE = "1 + 2 = 3"
 
 
-def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
-    """Ready for its first step. The countdown model is taught on first use."""
+def build_trainer(
+    config: LocalConfig,
+    algorithm: Algorithm,
+    console: Console,
+    make: Callable[..., Trainer] = Trainer,
+) -> Trainer:
+    """Ready for its first step. The countdown model is taught on first use.
+
+    make: Trainer, or what builds a subclass of it from the same arguments.
+    """
     data = config.data
     task = resolve_name(OURS.get(data.task, data.task))(data, config.grpo.seed)
     rescores = not config.rollout_correction.bypass_mode
@@ -41,7 +50,7 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
         made = partial(_teacher, teacher) if teacher else _reference
         reference = made(config, policy, console)
     limited = algorithm.with_max_tokens(config.policy.generation.max_new_tokens)
-    return Trainer(config, limited, policy, task, reference)
+    return make(config, limited, policy, task, reference)
 
 
 def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -> Score:

@@ -1,7 +1,7 @@
 """What is seen of a step besides its metrics: how far the sampler is, probes, token traces."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,22 +10,22 @@ from torch import Tensor
 from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines import trace
-from nemo_algos.engines.local.experience import Experience
+from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.updates import Updates
 from nemo_algos.engines.mismatch.checksums import checksums
 from nemo_algos.engines.mismatch.watch import Watch
-
-if TYPE_CHECKING:
-    from nemo_algos.engines.local.simulated_mismatch import PlantedSampler
 
 PROBED = 16  # responses
 
 
 class Observer:
-    """Of a run; steps count from 1. planted: a sampler that is not the trainer."""
+    """Measures a run's mismatch, probes and token traces; steps count from 1.
 
-    def __init__(self, updates: Updates, planted: "PlantedSampler | None") -> None:
-        self.updates, self.planted = updates, planted
+    sampler: the policy, or the model that generates in its place.
+    """
+
+    def __init__(self, updates: Updates, sampler: Policy) -> None:
+        self.updates, self.sampler = updates, sampler
         self.policy, self.config = updates.policy, updates.config
         self.watch = Watch(self.config.mismatch)
         self.probe: Experience | None = None  # the first batch, of which some is asked again
@@ -49,11 +49,11 @@ class Observer:
         self.probe = self.probe or experience
         rows = torch.arange(min(PROBED, len(self.probe.group))).repeat(2)
         asked = {k: x[rows] if x.dim() else x for k, x in columns(step, self.probe).items()}
-        sampler = self.planted or self.policy
-        for name, policy in (("sampler_logprobs", sampler), ("trainer_logprobs", self.policy)):
+        for name, policy in (("sampler_logprobs", self.sampler), ("trainer_logprobs", self.policy)):
             found = policy.logprobs(self.probe, rows).where(self.probe.mask[rows], 0.0).cpu()
             asked[name] = F.pad(found, (self.probe.prompts.shape[1], 0))
-        return asked, checksums(self.planted.model) if self.planted else {}
+        apart = self.sampler is not self.policy
+        return asked, checksums(self.sampler.model) if apart else {}
 
     def traces(
         self, step: int, experience: Experience, rollouts: Rollouts, signals: Signals

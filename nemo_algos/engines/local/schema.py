@@ -59,19 +59,6 @@ class Milestones(Section):
     """Steps at which the next scheduler of the list starts."""
 
 
-class PlantedSection(Section):
-    """What makes a countdown model's sampler another than its trainer, for experiments."""
-
-    noise: float = Field(default=0.0, ge=0)
-    """Mean |log-ratio| of the sampled tokens in nats, made by noise in the weights."""
-    fp8: bool = False
-    """Linear layers in e4m3."""
-    stale_updates: int = Field(default=0, ge=0)
-    """Sample with the weights of N optimizer updates ago."""
-    route_flips: float = Field(default=0.0, ge=0, le=1)
-    """Share of tokens per layer that get another expert, where two are nearly tied."""
-
-
 class GenerationSection(Section):
     """How rollouts are sampled."""
 
@@ -87,8 +74,6 @@ class GenerationSection(Section):
     """Sample only tokens with at least this share of the most likely token's probability."""
     support_replay: bool = False
     """Renormalise the trainer's log-probs over the tokens that these filters kept."""
-    planted: PlantedSection | None = None
-    """In training only."""
 
     @property
     def filters(self) -> dict[str, Any]:
@@ -208,12 +193,6 @@ class PolicySection(Section):
     """Device (ours). auto: a GPU if there is one; the CPU for countdown models."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads (ours)."""
-
-    @property
-    def own_sampler(self) -> bool:
-        """Whether a countdown model's rollouts come from another model than the one that trains."""
-        emulated = self.model_name in SHAPES and self.precision in EMULATED
-        return emulated or self.generation.planted is not None
 
 
 class Project(Section):

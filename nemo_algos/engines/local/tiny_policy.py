@@ -174,7 +174,9 @@ def warm_start(
     cache directory; progress(share) is called as it goes.
     """
     steps = steps or WARM_STEPS
-    sources = (inspect.getsource(code) for code in (countdown, puzzles, tiny, _teach))
+    family = inspect.getmodule(puzzles.FAMILIES[rules.family].draw)
+    assert family
+    sources = (inspect.getsource(code) for code in (countdown, puzzles, family, tiny, _teach))
     numbers = (shape, rules, seed, steps, WARM_BATCH, WARM_LR, torch.__version__, device)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]

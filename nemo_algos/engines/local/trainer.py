@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,14 +15,11 @@ from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.lora import load_trained, trainable_state
 from nemo_algos.engines.local.observer import Observer
-from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
 from nemo_algos.engines.local.screen import Remarks
 from nemo_algos.engines.local.step_metrics import reward_metrics, reward_parts, rollout_metrics
 from nemo_algos.engines.local.updates import Updates
 from nemo_algos.engines.rewards import Verdict
-
-if TYPE_CHECKING:
-    from nemo_algos.engines.local.simulated_mismatch import PlantedSampler
 
 
 class Trainer:
@@ -41,22 +38,28 @@ class Trainer:
         self.update = Updates(config, algorithm, policy)
         device = self.update.parameters[0].device
         self.generator = torch.Generator(device).manual_seed(config.grpo.seed)
-        self.planted = self._build_sampler()
+        self.sampler = self.build_sampler()
         self.step_number = 0
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
-        self.observer = Observer(self.update, self.planted)
+        self.observer = Observer(self.update, self.sampler)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
-    def _build_sampler(self) -> "PlantedSampler | None":
-        """Who generates in the policy's place what it is trained on, where that is asked for."""
-        if not self.config.policy.own_sampler:
-            return None
-        from nemo_algos.engines.local.simulated_mismatch import build_sampler  # few runs have one
+    def build_sampler(self) -> Policy:
+        """Who generates what is trained on: the policy, or a copy where it trains in low precision.
 
-        return build_sampler(self.policy, self.config, self.update.optimizer)
+        Evaluations sample from the policy itself.
+        """
+        emulated = self.config.policy.precision in EMULATED
+        if not (emulated and self.config.policy.model_name in SHAPES):
+            return self.policy
+        from nemo_algos.engines.local.separate_sampler import SeparateSampler  # few runs have one
+        from nemo_algos.engines.local.tiny_policy import TinyPolicy
+
+        assert isinstance(self.policy, TinyPolicy)
+        return SeparateSampler(self.policy)
 
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
@@ -105,7 +108,7 @@ class Trainer:
         sampled = correct or "gen_logprobs" in self.algorithm.needs
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
-        experience, *_, self.verdicts = attempts(self.planted or self.policy, self.task, *asked)
+        experience, *_, self.verdicts = attempts(self.sampler, self.task, *asked)
         if self.config.loss_fn.on_nonfinite == "error":
             experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
@@ -169,7 +172,6 @@ class Trainer:
             **self.update.state(),
             "generator": self.generator.get_state(),
             "memory": self.memory,
-            "planted": self.planted.state() if self.planted else {},
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -180,8 +182,6 @@ class Trainer:
         """
         self.step_number, self.memory = state["step"], state.get("memory", {})
         load_trained(self.policy.model, state["model"])
-        if self.planted:
-            self.planted.load(state["planted"])
         self.update.load(state)
         if state["generator"].shape == self.generator.get_state().shape:
             self.generator.set_state(state["generator"])

@@ -17,7 +17,7 @@ from nemo_algos.preflight.check.local.judge import judge
 
 BASE = ["grpo.max_num_steps=2", "loss_fn.reference_policy_kl_penalty=0.05", "mismatch.threshold=1"]
 DTENSOR = "policy.dtensor_cfg"
-NOISE, VALIDATED = "policy.generation.planted.noise=0.3", "grpo.val_period=1"
+NOISE, VALIDATED = "policy.precision=nvfp4", "grpo.val_period=1"
 MOE, IS = "policy.model_name=countdown-tiny-moe", "loss_fn.use_importance_sampling_correction=true"
 TIS = "loss_fn.truncated_importance_sampling"
 BOUNDS = [NOISE, IS, f"{TIS}_type=icepop", f"{TIS}_ratio=1.5", f"{TIS}_ratio_min=0.9"]
@@ -66,11 +66,7 @@ HONOURED = {
     "policy.generation.top_k": 2,
     "policy.generation.min_p": 0.5,
     "policy.generation.support_replay": (["policy.generation.top_k=3"], "true"),
-    "policy.generation.planted.noise": 0.1,
-    "policy.generation.planted.fp8": "true",
-    "policy.generation.planted.stale_updates": 1,
-    "policy.generation.planted.route_flips": ([MOE], 0.5),
-    "policy.router_replay.enabled": ([MOE, "policy.generation.planted.route_flips=.5"], "true"),
+    "policy.router_replay.enabled": ([MOE, NOISE], "true"),
     "loss_fn.reference_policy_kl_penalty": 0.5,
     "loss_fn.reference_policy_kl_type": "k1",
     "loss_fn.use_importance_sampling_correction": ([NOISE], "true"),

@@ -12,13 +12,11 @@ import torch
 from short_runs import short_warm_start, train  # noqa: F401
 from torch import nn
 
-from nemo_algos import config
 from nemo_algos.engines.local import low_precision
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.low_precision import RECIPES, emulate, exact
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import EMULATED
-from nemo_algos.preflight.check.local.judge import parse
 
 FP4 = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]  # E2M1's magnitudes, by their codes
 GENERATOR = torch.Generator().manual_seed(0)
@@ -222,11 +220,3 @@ def test_a_model_of_transformers(tmp_path):
     for rows in every:
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
     assert not torch.equal(drawn.gen_logprobs, drawn.logprobs)
-
-
-def test_noise_is_not_planted_beside_it():
-    asked = ["policy.precision=mxfp8", "policy.generation.planted.noise=0.01"]
-    plain = config.load(short_runs.CONFIGS / "etr.yaml", asked)
-    with pytest.raises(config.ConfigError) as raised:
-        parse(plain)
-    assert [f.path for f in raised.value.findings] == ["policy.generation.planted.noise"]

@@ -11,7 +11,7 @@ from nemo_algos.engines.local.schema import Milestones, TorchClass
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
-MODEL, PLANTED = "policy.model_name", "policy.generation.planted"
+MODEL = "policy.model_name"
 MATH = {
     "data": {"task": "math", "train": {"data_path": "train.jsonl"}},
     "policy": {"model_name": "some/model"},
@@ -126,24 +126,6 @@ def test_a_scheduler_is_a_component_or_milestones():
             [("policy.router_replay.enabled", True)],
             "policy.router_replay.enabled",
             "countdown-tiny policy.model_name countdown-tiny-moe",
-        ),
-        *(
-            (
-                [(f"{PLANTED}.route_flips", 0.1), *shape],
-                f"{PLANTED}.route_flips",
-                "countdown-tiny policy.model_name countdown-tiny-moe",
-            )
-            for shape in ([], [("policy.shape", {"experts": 2})])
-        ),
-        (
-            [MATH, (f"{PLANTED}.fp8", True)],
-            PLANTED,
-            "some/model",
-        ),
-        (
-            [(f"{PLANTED}.noise", 0.1), (f"{PLANTED}.stale_updates", 4)],
-            f"{PLANTED}.noise",
-            "mismatch",
         ),
     ],
 )

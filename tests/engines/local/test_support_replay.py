@@ -98,12 +98,12 @@ def test_the_first_ratio_is_1_with_replay_alone(filters, old):
 
 def test_a_sampler_apart_is_scored_by_the_trainer_over_the_sampler_s_sets():
     trained = policy(True, top_p=0.9)
-    made = trainers.trainer(f"{GEN}.planted.noise=0.3", trained=trained)
+    made = trainers.trainer(trained=trained, kind=trainers.NoisyTrainer)
     drawn, _ = made.collect()
     sets = unpack(drawn.support, trained.model.embed.num_embeddings)
     with torch.no_grad():
         want = scored_by_hand(trained.model, drawn, sets)
-        sampler = scored_by_hand(made.planted.model, drawn, sets)
+        sampler = scored_by_hand(made.sampler.model, drawn, sets)
     torch.testing.assert_close(drawn.logprobs, want, rtol=0, atol=2e-5)
     torch.testing.assert_close(drawn.gen_logprobs, sampler, rtol=0, atol=2e-5)
 

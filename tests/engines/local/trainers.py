@@ -9,6 +9,7 @@ from nemo_algos import config
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import GenerationSection, Shape
+from nemo_algos.engines.local.separate_sampler import SeparateSampler
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
@@ -63,13 +64,31 @@ def policy(seed=0):
     return TinyPolicy(model, UP_TO_12)
 
 
-def trainer(*overrides, trained=None, reference=None, task=None, **settings):
+class Noisy(SeparateSampler):
+    """Its linear weights, routers too, are off by the same noise in every step."""
+
+    def refit(self):
+        super().refit()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for weight in (p for n, p in self.model.named_parameters() if p.dim() > 1):
+                weight += 0.2 * weight.std() * torch.randn(weight.shape, generator=generator)
+
+
+class NoisyTrainer(Trainer):
+    """Its rollouts come from a Noisy sampler."""
+
+    def build_sampler(self):
+        return Noisy(self.policy)
+
+
+def trainer(*overrides, trained=None, reference=None, task=None, kind=Trainer, **settings):
     """trained, reference: policies; untaught ones of two seeds unless given."""
     cfg, algorithm = checked(*overrides, **settings)
     needed = cfg.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs
     reference = (reference or policy(seed=1)).logprobs if needed else None
     task = task or MadeUp(cfg.data, cfg.grpo.seed)
-    return Trainer(cfg, algorithm, trained or policy(), task, reference)
+    return kind(cfg, algorithm, trained or policy(), task, reference)
 
 
 def weights(trainer):

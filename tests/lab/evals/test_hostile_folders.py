@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import folders
@@ -23,7 +22,6 @@ from nemo_algos.engines.local import checkpoint, tiny_policy
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS
-from nemo_algos.lab.study.runner import results
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
@@ -340,16 +338,3 @@ def test_an_endpoints_folder_cannot_be_a_link(tmp_path):
         assert done.exit_code == 2 and "link" in done.output
         assert not seen and not (tmp_path / "other").exists()
         (out / name).unlink()
-
-
-@pytest.mark.parametrize("text", ["", "no,such\n1,2\n", "id\n1,2,3\n", "id\n\0\n", "\udcff\n", '"'])
-def test_the_results_of_a_study_are_data(tmp_path, text):
-    path = tmp_path / "results.csv"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with suppress(ValueError):
-        assert results(path) in ({}, {"\0": {"id": "\0"}})
-    path.unlink()
-    path.symlink_to(tmp_path.parent / "other.csv")
-    (tmp_path.parent / "other.csv").write_text("id\n1\n")
-    with pytest.raises(ValueError, match="link"):
-        results(path)

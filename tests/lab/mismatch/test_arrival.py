@@ -6,13 +6,13 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError, validate
-from nemo_algos.engines.local import simulated_mismatch
+from nemo_algos.engines.local.separate_sampler import SeparateSampler
+from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import from_arrays, read
 from nemo_algos.lab.mismatch.verdict import diagnose
@@ -100,11 +100,35 @@ def said(output):
     return [n for n in range(1, 5) if f"step {n}: new weights" in lines]
 
 
-NEVER = "policy.generation.planted.stale_updates=1000"
+class Never(SeparateSampler):
+    """A sampler that stays as it was before the first update."""
+
+    def refit(self):
+        pass
 
 
-def test_a_sampler_that_is_never_updated_is_named_in_the_second_step(tmp_path):
-    output, _ = train(tmp_path, NEVER)
+class Half(SeparateSampler):
+    """A sampler of which only the first layer is updated."""
+
+    def refit(self):
+        new = self.trained.model.state_dict()
+        part = {name: weight for name, weight in new.items() if "layers.0" in name}
+        self.model.load_state_dict(part, strict=False)
+
+
+@pytest.fixture
+def sampled_by(monkeypatch):
+    """Lets a run's rollouts come from this kind of sampler."""
+
+    def give(kind):
+        monkeypatch.setattr(Trainer, "build_sampler", lambda trainer: kind(trainer.policy))
+
+    return give
+
+
+def test_a_sampler_that_is_never_updated_is_named_in_the_second_step(tmp_path, sampled_by):
+    sampled_by(Never)
+    output, _ = train(tmp_path)
     assert said(output) == [2]
     probes = sorted(tmp_path.glob("exp_*/probe/*.npz"))
     assert [path.stem for path in probes] == ["step_000001", "step_000002", "step_000003"]
@@ -113,24 +137,15 @@ def test_a_sampler_that_is_never_updated_is_named_in_the_second_step(tmp_path):
     assert diagnose([first, last]).verdict == "old_weights"
 
 
-def test_a_sampler_of_which_half_is_updated_is_named_in_the_second_step(tmp_path, monkeypatch):
-    sampler = simulated_mismatch.PlantedSampler
-
-    @torch.no_grad()
-    def half(self):
-        now = self.trained.model.state_dict()
-        self.model.load_state_dict(
-            {name: now[name] if "layers.0" in name else old for name, old in self.past[0].items()}
-        )
-
-    monkeypatch.setattr(sampler, "_refit", half)
-    output, _ = train(tmp_path, NEVER)
+def test_a_sampler_of_which_half_is_updated_is_named_in_the_second_step(tmp_path, sampled_by):
+    sampled_by(Half)
+    output, _ = train(tmp_path)
     assert said(output) == [2]
     left, every = map(int, re.search(r"(\d+) of the sampler's (\d+)", output).groups())
     assert 0 < left < every and "layers.1" in output and "layers.0" not in output
 
 
-@pytest.mark.parametrize("overrides", [[], ["policy.generation.planted.noise=0.02"]])
+@pytest.mark.parametrize("overrides", [[], ["policy.precision=mxfp8"]])
 def test_a_sampler_that_is_updated_is_not_named(tmp_path, overrides):
     output, metrics = train(tmp_path, *overrides)
     assert said(output) == []
@@ -139,8 +154,9 @@ def test_a_sampler_that_is_updated_is_not_named(tmp_path, overrides):
     assert all(line["mismatch/probe_sampler"] > 1e-4 for line in moved)
 
 
-def test_a_probe_says_at_the_stop_that_no_weights_arrive(tmp_path):
-    result = run(tmp_path, NEVER, "mismatch.probe=on_stop", "mismatch.stop_above=1e-5")
+def test_a_probe_says_at_the_stop_that_no_weights_arrive(tmp_path, sampled_by):
+    sampled_by(Never)
+    result = run(tmp_path, "mismatch.probe=on_stop", "mismatch.stop_above=1e-5")
     assert result.exit_code == 1 and "mismatch.stop_above" in result.output
     steps = [path.stem for path in sorted(tmp_path.glob("exp_*/probe/*.npz"))]
     assert steps == ["step_000001", "step_000002"]

@@ -12,7 +12,7 @@ from nemo_algos.preflight.check.local.judge import judge_by
 from nemo_algos.preflight.check.local.rules import RULES, one_update
 
 BATCH = "policy.train_global_batch_size"
-ONE, NOISE = f"{BATCH}=512", "policy.generation.planted.noise=0.3"
+ONE, NOISE = f"{BATCH}=512", "policy.precision=nvfp4"
 NEMO_RL, LOCAL = "nemo_rl.yaml", "etr.yaml"
 CONTRADICTIONS = [
     (["old_policy=sampler", "rollout_correction.bypass_mode=false"], "sampler false"),

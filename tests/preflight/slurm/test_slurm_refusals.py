@@ -53,7 +53,7 @@ REFUSED = [
         ["checkpointing.checkpoint_must_save_by: 3600"],
     ),
     ("engine=local", ["engine: nemo_rl"]),
-    ("policy.generation.planted.fp8=true", ["policy.generation.planted: NeMo-RL"]),
+    ("policy.generation.min_p=0.1", ["policy.generation.min_p: NeMo-RL"]),
     ("grpo.max_steps=3", ["grpo.max_steps: NeMo-RL"]),
     ("method.name=ert", ["method.name: 'ert'"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: false"]),

@@ -7,11 +7,9 @@ from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import (
-    EMULATED,
     SHAPES,
     TINY,
     TINY_MOE,
-    PlantedSection,
     TorchClass,
 )
 from nemo_algos.preflight.check import both_engines
@@ -24,11 +22,10 @@ TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")
 UNREAD = {
     "countdown": TEXTS,
     "sums": (*TEXTS, "data.use_all"),
-    **dict.fromkeys(("grid", "stairs"), (*TEXTS, "data.numbers", "data.use_all")),
     "math": ("data.numbers", "data.use_all"),
 }
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
-PLANTED, MODEL = "policy.generation.planted", "policy.model_name"
+MODEL = "policy.model_name"
 SUPPORT = "policy.generation.support_replay"
 STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
 
@@ -53,13 +50,12 @@ def shape(run: LocalRun) -> Iterator[Finding]:
 
 
 def experts(run: LocalRun) -> Iterator[Finding]:
-    """Routes are of a model with experts, and a flip needs a third one."""
-    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set `{MODEL}: {TINY_MOE}`"
+    """Routes are of a model with experts."""
+    usual = SHAPES.get(run.model)
     number = (run["policy.shape"] or usual).experts if usual else 1
     if run["policy.router_replay.enabled"] and number == 1:
+        cure = f"set `{MODEL}: {TINY_MOE}`"
         yield error("policy.router_replay.enabled", f"{run.model} has no experts: {cure}")
-    if planted and planted.route_flips and number < 3:
-        yield error(f"{PLANTED}.route_flips", f"{run.model} has no third expert: {cure}")
 
 
 def unread(run: LocalRun) -> Iterator[Finding]:
@@ -71,24 +67,6 @@ def unread(run: LocalRun) -> Iterator[Finding]:
     if tiny and run["policy.precision"] == "bfloat16":
         yield error("policy.precision", f"{run.model} only computes in float32. Remove it.")
     yield from (error(k, f"{why}. Remove it.") for k, why in reasons.items() if run.changed(k))
-
-
-def planted(run: LocalRun) -> Iterator[Finding]:
-    """A countdown model has a sampler apart; noise is scaled until the mismatch is as asked."""
-    section = run[PLANTED]
-    if section and run.model not in SHAPES:
-        reason = f"{run.model} samples from the same weights that it trains"
-        yield error(PLANTED, f"{reason}. Remove it.")
-    elif not section or not section.noise:
-        return
-    elif run["policy.precision"] in EMULATED:
-        reason = f"noise sets the whole mismatch, but {run['policy.precision']} adds to it"
-        yield error(
-            f"{PLANTED}.noise", f"{reason}. Remove this key, or set `policy.precision: float32`."
-        )
-    elif section != PlantedSection(noise=section.noise):
-        reason = "noise sets the whole mismatch in nats"
-        yield error(f"{PLANTED}.noise", f"{reason}. Remove the other keys of this section.")
 
 
 def lora(run: LocalRun) -> Iterator[Finding]:
@@ -143,9 +121,9 @@ def batches_divide(run: LocalRun) -> Iterator[Finding]:
 
 
 def one_update(run: LocalRun) -> Iterator[Finding]:
-    """The sampler is the trainer but for bfloat16, or where a difference is planted."""
+    """The sampler is the trainer but for a low precision, or filters of the draw."""
     filtered = run["policy.generation"].filters and not run[SUPPORT]
-    apart = bool(run[PLANTED] or filtered) or run["policy.precision"] != "float32"
+    apart = bool(filtered) or run["policy.precision"] != "float32"
     yield from both_engines.one_update(run, apart)
 
 
@@ -268,7 +246,7 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    model_fits_task, shape, experts, unread, planted, lora, puzzle,
+    model_fits_task, shape, experts, unread, lora, puzzle,
     support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
     one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts,
     unit_rewards, teacher,
