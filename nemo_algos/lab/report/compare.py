@@ -1,14 +1,13 @@
 """Two models on the same problems: what changed, and where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
-from math import floor, sqrt
+from math import floor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from scipy.stats import t as student_t
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
 from nemo_algos.lab.evals.metrics.bootstrap import Bootstrap
@@ -87,11 +86,3 @@ def _bucket(before: Ints, after: Ints, above: float, up_to: float) -> dict[str, 
         "flipped": flipped,
         "flip_rate": flipped / problems if problems else None,
     }
-
-
-def interval_of_mean(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of two or more seeds' values and its 95 % interval, by Student's t."""
-    n = len(values)
-    mean = float(np.mean(values))
-    half = float(student_t.ppf(0.975, n - 1) * np.std(values, ddof=1) / sqrt(n))
-    return mean, mean - half, mean + half
