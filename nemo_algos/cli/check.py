@@ -101,7 +101,7 @@ def check(
         echo(", ".join(f"{mark}: {outcomes[name]}" for name, mark in MARKS.items()))
     elif data:
         echo("The data was not tried: correct these errors first.")
-    raise typer.Exit(failed or any(v.outcome == "failed" for v in tried))
+    raise typer.Exit(int(failed or any(v.outcome == "failed" for v in tried)))
 
 
 def _show(findings: Mapping[Finding, list[str]], named: Sequence[str]) -> None:
