@@ -23,14 +23,13 @@ from nemo_algos.config import (
     validate,
 )
 from nemo_algos.engines.nemo.decided import derive
-from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import ask, keep_errors
-from nemo_algos.preflight.check.rules.index import RULES
+from nemo_algos.preflight.check.rules.index import CONFLICTS, RULES
 from nemo_algos.preflight.check.rules.values import repair
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
 
@@ -87,7 +86,8 @@ def judge_composed(
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)
-        findings += conflicts(plain, written, algorithm)
+        before = Preflight(plain, layout(plain), None, written, algorithm, version)
+        findings += ask(CONFLICTS, before)
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)

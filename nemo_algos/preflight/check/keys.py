@@ -5,11 +5,12 @@ from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
-from nemo_algos.preflight.check import precision
+from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.rules.fp8 import POW2
 
 # read by NeMo-RL's workers, and in neither its example config nor its types
-OF_VLLM = (*precision.POW2, "quantization_ignored_layer_kws", "enable_prefix_caching")
-UNDECLARED = {f"{precision.VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
+OF_VLLM = (*POW2, "quantization_ignored_layer_kws", "enable_prefix_caching")
+UNDECLARED = {f"{VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
 
 # arguments of NeMo-RL's data sets that its types leave out; tests/real/nemo compares them
 OF_DATA_SETS = (

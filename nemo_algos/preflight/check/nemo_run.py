@@ -6,6 +6,8 @@ from typing import Any
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.preflight.check.layout import Run
 
+CORRECTION = "loss_fn.use_importance_sampling_correction"
+
 
 @dataclass(frozen=True)
 class Preflight(Run):
@@ -34,3 +36,14 @@ class Preflight(Run):
     def vllm(self) -> bool:
         """Whether vLLM generates."""
         return self["policy.generation.backend"] == "vllm"
+
+    @property
+    def known(self) -> Algorithm:
+        """The method's algorithm, in rules that are asked only where it could be built."""
+        assert self.algorithm
+        return self.algorithm
+
+    @property
+    def corrected(self) -> bool:
+        """Whether rollouts of another policy than the trained one are corrected for."""
+        return bool(self[CORRECTION] or self.known.correction.active)

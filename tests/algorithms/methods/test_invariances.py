@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from asked_conflicts import conflicts
 from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_method, make, run
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, difference
 from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.preflight.check.conflicts import conflicts
 
 # weighted by length; the batch's empty row is in a group with two best; without rewards
 WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}

@@ -1,12 +1,12 @@
 """recipes/cpu: the NeMo-RL run for a laptop is sound, and the embedded one beside it the same."""
 
 import pytest
+from asked_conflicts import conflicts
 
 from nemo_algos import config
 from nemo_algos.algorithms.build import build
 from nemo_algos.config import SHIPPED, at
 from nemo_algos.preflight.check import snapshot
-from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.judge import check
 
 FOLDER = SHIPPED / "recipes" / "cpu"

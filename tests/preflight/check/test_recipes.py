@@ -7,6 +7,7 @@ import functools
 import re
 
 import pytest
+from asked_conflicts import conflicts
 from omegaconf import OmegaConf
 from recipe_files import BASES, FILES
 
@@ -17,7 +18,6 @@ from nemo_algos.config import ConfigError, at
 from nemo_algos.engines.nemo.decided import DEFAULT
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.preflight.check import known_models, snapshot
-from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.layout import layout
 

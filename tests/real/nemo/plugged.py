@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from asked_conflicts import conflicts
 from cpu_run import Run
 from nemo_rl.algorithms import grpo
 from torch import Tensor
@@ -24,7 +25,6 @@ from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor, Gradie
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import in_place
-from nemo_algos.preflight.check.conflicts import conflicts
 
 STEPS, UPDATES = 3, 4  # of the optimizer in a step
 

@@ -6,8 +6,7 @@ from math import gcd
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.precision import CORRECTION
+from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 from nemo_algos.preflight.check.rule import divisors, error, near, note, warning
 
 GENERATION = "policy.generation"

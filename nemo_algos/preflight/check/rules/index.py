@@ -1,4 +1,4 @@
-"""All rules of a NeMo-RL run: the public generators of these modules, in their order.
+"""All rules of a NeMo-RL run: the public generators of the modules here, in their order.
 
 A new rule is a function in one of them, and a line of tests/preflight/check/mistakes.txt.
 """
@@ -11,7 +11,9 @@ from nemo_algos.preflight.check.rule import Rule
 from nemo_algos.preflight.check.rules import (
     async_rl,
     batch,
+    conflicts,
     data,
+    fp8,
     generation,
     layout,
     lora,
@@ -42,4 +44,6 @@ def rules_of(module: ModuleType) -> list[Rule]:
     ]
 
 
+# asked of the config as it is written, before the method's own keys are set in it
+CONFLICTS: tuple[Rule, ...] = (*rules_of(conflicts), *rules_of(fp8))
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in rules_of(module))

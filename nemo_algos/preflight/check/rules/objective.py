@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.check.conflicts import success_readers
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rules.conflicts import success_readers
 from nemo_algos.preflight.check.rules.data import datasets, environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.rules.method import KL, NORM

@@ -9,8 +9,7 @@ from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
 from nemo_algos.preflight.check.controller_schema import KNOWN, SAMPLERS, SECTION
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.precision import CORRECTION
+from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.batch import CHUNK
 from nemo_algos.preflight.check.rules.generation import GENERATION

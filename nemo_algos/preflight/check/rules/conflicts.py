@@ -1,4 +1,4 @@
-"""Keys of NeMo-RL's config that contradict a method; every one is refused, before `derive`."""
+"""Keys of NeMo-RL that contradict a method: asked before `derive` sets the method's own keys."""
 
 import json
 from collections.abc import Iterator
@@ -10,10 +10,9 @@ from nemo_algos.algorithms.record import TOKEN_INPUTS
 from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.kinds import uses_gym
-from nemo_algos.preflight.check import precision
 from nemo_algos.preflight.check.controller_schema import KNOWN
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
-from nemo_algos.preflight.check.precision import CORRECTION
+from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 
 OURS_ALONE = "the method computes the advantages"
 MARKED = f"in {KNOWN} only NeMo Gym marks such messages"
@@ -46,50 +45,29 @@ PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 
-def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list[Finding]:
-    """Every key that contradicts the method; written: the user's, without NeMo-RL's defaults."""
-    corrected = bool(at(plain, CORRECTION) or algorithm.correction.active)
-    return [
-        *_fixed(plain),
-        *_on_policy(plain, algorithm),
-        *_loss(plain, written, algorithm),
-        *_correction(plain, algorithm),
-        *precision.conflicts(plain, corrected),
-        *_async(plain, corrected),
-        *_estimator(plain, written, algorithm),
-        *_rewards(plain, algorithm),
-        *_dynamic_sampling(plain, algorithm),
-        *_reference(plain, written, algorithm),
-        *_fused_logprobs(plain, algorithm),
-        *_sampler_logprobs(plain),
-        *_entropy(plain, algorithm),
-        *_drift(algorithm),
-        *_teacher(algorithm),
-        *_gym(plain),
-    ]
-
-
-def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
+def fixed(run: Preflight) -> Iterator[Finding]:
+    """Keys that would change the meaning of a method have their one value."""
     for path, value, reason in FIXED:
-        found = at(plain, path)
+        found = run[path]
         if found is not None and found != value:
             yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
 
 
-def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def forced_on_policy(run: Preflight) -> Iterator[Finding]:
     """Without a ratio, and with one update per batch, the old policy's log-probs are needless."""
+    algorithm = run.known
     path, own = "loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"
-    if not at(plain, path):
+    if not run[path]:
         return
-    rollouts = at(plain, "grpo.num_prompts_per_step") * at(plain, "grpo.num_generations_per_prompt")
-    watched = [k for k in ("stop_above", "dump") if at(plain, f"mismatch.{k}")]
+    rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    watched = [k for k in ("stop_above", "dump") if run[f"mismatch.{k}"]]
     if not is_ratioless(algorithm):
         reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
         yield Finding(path, f"{reason}. Set it to false.")
-    elif at(plain, own) != rollouts:
-        reason = f"it needs one update per rollout batch, but `{own}` is {at(plain, own)}"
+    elif run[own] != rollouts:
+        reason = f"it needs one update per rollout batch, but `{own}` is {run[own]}"
         yield Finding(path, f"{reason}. Set that to {rollouts}.")
-    elif at(plain, "data_plane.enabled"):
+    elif run["data_plane.enabled"]:
         reason = "the method's columns in the data plane need the old log-probs"
         yield Finding(path, f"{reason}. Set it to false.")
     elif watched:
@@ -105,18 +83,19 @@ def is_ratioless(algorithm: Algorithm) -> bool:
     return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
 
 
-def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def derived_keys(run: Preflight) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
+    algorithm = run.known
     for key, reason in DERIVED.items():
-        if key in (written.get("loss_fn") or {}):
+        if key in (run.written.get("loss_fn") or {}):
             clips = key in ("ratio_clip_min", "ratio_clip_max")
             yield Finding(f"loss_fn.{key}", _clipped(algorithm) if clips else reason)
     path = "loss_fn.reference_policy_kl_type"
-    if at(plain, path) == "unbiased":
+    if run[path] == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
         cure = "Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`"
         yield Finding(path, f"{reason}. {cure}.")
-    shared = {k: v for k, v in plain["loss_fn"].items() if k in LossConfig.model_fields}
+    shared = {k: v for k, v in run["loss_fn"].items() if k in LossConfig.model_fields}
     try:
         validate(LossConfig, shared, "loss_fn")
     except ConfigError as error:
@@ -132,43 +111,47 @@ def _clipped(algorithm: Algorithm) -> str:
     return f"the method clips. Remove it.{also}"
 
 
-def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    limit, threshold = at(plain, "mismatch.stop_above"), "grpo.seq_logprob_error_threshold"
-    yield from contradictions(algorithm.correction, bool(at(plain, CORRECTION)), limit)
-    if algorithm.correction.bypass_mode and at(plain, threshold) is not None:
+def corrections(run: Preflight) -> Iterator[Finding]:
+    """The correction agrees with NeMo-RL's own keys of it."""
+    algorithm = run.known
+    limit, threshold = run["mismatch.stop_above"], "grpo.seq_logprob_error_threshold"
+    yield from contradictions(algorithm.correction, bool(run[CORRECTION]), limit)
+    if algorithm.correction.bypass_mode and run[threshold] is not None:
         reason = "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not"
         yield Finding(threshold, f"{reason} computed. Set it to null, or set a rollout_rs.")
 
 
-def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
-    if not at(plain, "grpo.async_grpo.enabled"):
+def asynchronous_run(run: Preflight) -> Iterator[Finding]:
+    """An asynchronous run corrects for old weights, and NeMo-RL takes some keys of it alone."""
+    if not run["grpo.async_grpo.enabled"]:
         return
-    if not corrected:
+    if not run.corrected:
         reason = "asynchronous GRPO needs it because rollouts come from old weights"
         yield Finding(
             CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
         )
     for path in NOT_ASYNC:
-        if at(plain, path):
+        if run[path]:
             yield Finding(path, "asynchronous GRPO does not support it. Set it to false.")
 
 
-def _estimator(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def estimators(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's estimators are replaced by the method's: one that is asked for is refused."""
+    algorithm = run.known
     path = "grpo.adv_estimator"
-    name = at(plain, f"{path}.name")
-    weights = at(plain, f"{path}.reward_weights")
+    name = run[f"{path}.name"]
+    weights = run[f"{path}.reward_weights"]
     gdpo = algorithm.advantages.method.name == "gdpo"
     if gdpo and weights and not algorithm.advantages.params.reward_weights:
         cure = f"Set `method.reward_weights: {weights}`, and remove it here"
         yield Finding(f"{path}.reward_weights", f"{OURS_ALONE}, so these are not used. {cure}.")
-    elif at(written, path) is not None:
+    elif at(run.written, path) is not None:
         yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
     elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
         what = f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used"
         yield Finding(path, f"{what}. Set it to null to confirm.")
     path = "grpo.use_leave_one_out_baseline"
-    if at(written, path):
+    if at(run.written, path):
         reason = "dynamic sampling would use it to drop single responses of a group"
         yield Finding(path, f"{OURS_ALONE}, and {reason}. Remove it.")
 
@@ -183,23 +166,26 @@ def success_readers(a: Algorithm) -> list[str]:
     return sorted(found.union(each.term.name for each in whole))
 
 
-def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
     """Successes are told by the rewards before they are shaped; NeMo-RL shapes no part of them."""
+    algorithm = run.known
     remembered = {"unit_rewards", "memory"} <= algorithm.advantage_needs
     for path in RESHAPED:
-        if remembered and at(plain, path):
+        if remembered and run[path]:
             what = f"{algorithm.advantages.method.name} compares rewards with a success rate"
             yield Finding(path, f"{what}, and this changes their scale. Set it to false.")
     path = "grpo.reward_shaping.enabled"
-    if "reward_parts" in algorithm.advantage_needs and at(plain, path):
+    if "reward_parts" in algorithm.advantage_needs and run[path]:
         reason = "NeMo-RL only shapes the sum of the rewards"
         effect = f"{algorithm.name} trains on each reward, so the penalty would apply nowhere"
         yield Finding(path, f"{reason}. {effect}. Set it to false.")
 
 
-def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def dropped_groups(run: Preflight) -> Iterator[Finding]:
+    """Dynamic sampling drops no group that the method reads."""
+    algorithm = run.known
     path = "grpo.use_dynamic_sampling"
-    if not at(plain, path):
+    if not run[path]:
         return
     parts = {"method": algorithm.base, "method.bounds": algorithm.bounds}
     if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
@@ -222,17 +208,19 @@ def _trained(algorithm: Algorithm) -> list[Component]:
     return [*{c.method.name: c for c in components}.values()]
 
 
-def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def references(run: Preflight) -> Iterator[Finding]:
+    """The reference's log-probs are computed, and of the distribution that the policy's are of."""
+    algorithm = run.known
     compared = "ref_logprobs" in algorithm.needs
-    if at(plain, SKIP) and at(plain, "loss_fn.reference_policy_kl_penalty"):
+    if run[SKIP] and run["loss_fn.reference_policy_kl_penalty"]:
         yield Finding(SKIP, "the KL penalty needs the reference log-probs. Set it to false.")
-    elif at(written, SKIP) and compared:
+    elif at(run.written, SKIP) and compared:
         yield Finding(SKIP, f"{algorithm.name} needs the reference log-probs. Remove it.")
-    top_p, top_k = (at(plain, f"policy.generation.{key}") for key in ("top_p", "top_k"))
+    top_p, top_k = (run[f"policy.generation.{key}"] for key in ("top_p", "top_k"))
     of_one = {
         "policy.generation.top_p": (top_p not in (None, 1), "1.0"),
         "policy.generation.top_k": (top_k not in (None, -1, 0), "null"),
-        "policy.router_replay.enabled": (at(plain, "policy.router_replay.enabled"), "false"),
+        "policy.router_replay.enabled": (run["policy.router_replay.enabled"], "false"),
     }
     for path, (applied, off) in of_one.items():
         if compared and applied:
@@ -242,59 +230,67 @@ def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
             )
 
 
-def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def exact_entropies(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL reads a missing `_v2` as false."""
-    old = at(plain, f"{DTENSOR}.enabled") and not at(plain, f"{DTENSOR}._v2")
+    algorithm = run.known
+    old = run[f"{DTENSOR}.enabled"] and not run[f"{DTENSOR}._v2"]
     if algorithm.needs & {"entropy", "entropy_gradient"} and old:
         what = f"{algorithm.name} needs exact entropies, which only DTensor v2 and Megatron support"
         yield Finding(f"{DTENSOR}._v2", f"{what}. Set it to true.")
 
 
-def _drift(algorithm: Algorithm) -> Iterator[Finding]:
+def measured_drift(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL measures no drift of an update."""
+    algorithm = run.known
     if "drift" in algorithm.needs:
         what = "measures how far each update moved the policy, which NeMo-RL does not support"
         yield Finding("method", f"{algorithm.name} {what}. For spo, set forgetting: constant.")
 
 
-def _teacher(algorithm: Algorithm) -> Iterator[Finding]:
+def teachers(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL has no other model than the initial policy beside the one that it trains."""
+    algorithm = run.known
     if "teacher" in algorithm.needs:
         what = f"{algorithm.name} learns from a teacher, but NeMo-RL's reference is the initial"
         cure = "policy, so nothing would be learned. Train it in the embedded engine."
         yield Finding("method", f"{what} {cure}")
 
 
-def _fused_logprobs(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    if at(plain, f"{MEGATRON}.use_linear_ce_fusion_loss"):
+def fused_layers(run: Preflight) -> Iterator[Finding]:
+    """Fused layers give log-probs as the method reads them."""
+    algorithm = run.known
+    if run[f"{MEGATRON}.use_linear_ce_fusion_loss"]:
         reason = "NeMo-RL only supports it for SFT and DPO. Set it to false."
         yield Finding(f"{MEGATRON}.use_linear_ce_fusion_loss", reason)
     path = f"{MEGATRON}.use_fused_linear_logprobs"
-    if at(plain, path) and "entropy_gradient" in algorithm.needs:
+    if run[path] and "entropy_gradient" in algorithm.needs:
         what = f"{algorithm.name} needs logits for the gradient of the entropy"
         yield Finding(path, f"{what}, but with this key none are computed. Set it to false.")
-    temperature = at(plain, "policy.generation.temperature")
-    if at(plain, path) and temperature != 1:
+    temperature = run["policy.generation.temperature"]
+    if run[path] and temperature != 1:
         reason = "NeMo-RL divides fused log-probs by the temperature instead of the logits"
         cure = f"Set it to 1, or set {path}: false."
         yield Finding("policy.generation.temperature", f"{reason}. {cure}")
 
 
-def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
     """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
-    path, section = f"{VLLM}.logprobs_mode", at(plain, VLLM) or {}
+    path, section = f"{VLLM}.logprobs_mode", run[VLLM] or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):
         yield Finding(path, f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
     usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
     for key, off in usual.items():
-        found = at(plain, f"policy.generation.{key}")
+        found = run[f"policy.generation.{key}"]
         if mode == "raw_logprobs" and found not in off:
             what = f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do"
             effect = "Corrections would treat the sampler as another policy"
             yield Finding(path, f"{what}. {effect}. Set it to {PROCESSED}.")
 
 
-def _gym(plain: dict[str, Any]) -> Iterator[Finding]:
-    if uses_gym(plain.get("env")):
+def gym_servers(run: Preflight) -> Iterator[Finding]:
+    """NeMo Gym's servers are not started here."""
+    if uses_gym(run["env"]):
         reason = "this launcher does not start NeMo Gym's servers"
         cure = "Use a config with an environment of NeMo-RL, or your own verifier."
         yield Finding("env.should_use_nemo_gym", f"{reason}. {cure}")

@@ -1,15 +1,15 @@
 """FP8 keys that would be ignored in silence, or refused only once Ray and the models are up."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import lcm
 from typing import Any
 
-from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 
 FP8 = f"{MEGATRON}.fp8_cfg"
 DIVISOR = "policy.make_sequence_length_divisible_by"
-CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 # Megatron's `custom` needs a quantizer for which NeMo-RL has no key
 VALID = {"fp8": ("e4m3", "hybrid"), "fp8_recipe": ("blockwise", "delayed", "mxfp8", "tensorwise")}
@@ -23,32 +23,24 @@ KV_CACHE: tuple[tuple[str, Any], ...] = (
 )
 
 
-def conflicts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
-    """Every FP8 key of NeMo-RL's config that cannot do what it says.
-
-    corrected: whether rollouts of another policy are corrected for.
-    """
-    if at(plain, f"{FP8}.enabled"):
-        yield from _training(plain)
-    if at(plain, "policy.generation.backend") == "vllm":
-        yield from _rollouts(plain, corrected)
-
-
-def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def fp8_training(run: Preflight) -> Iterator[Finding]:
+    """FP8 training has a recipe that Megatron knows, its layers, and whole tiles of tokens."""
+    if not run[f"{FP8}.enabled"]:
+        return
     for key, valid in VALID.items():
-        if (found := at(plain, f"{FP8}.{key}")) not in valid:
+        if (found := run[f"{FP8}.{key}"]) not in valid:
             near = did_you_mean(str(found), valid)
             yield Finding(f"{FP8}.{key}", f"unknown value: {found}{near}")
-    if not at(plain, f"{MEGATRON}.enabled"):
+    if not run[f"{MEGATRON}.enabled"]:
         reason = "DTensor workers cannot train in FP8"
         cure = "Set `policy.megatron_cfg.enabled: true` and `policy.dtensor_cfg.enabled: false`."
         yield Finding(f"{FP8}.enabled", f"{reason}. {cure}")
-    if at(plain, f"{MEGATRON}.transformer_impl") == "local":
+    if run[f"{MEGATRON}.transformer_impl"] == "local":
         reason = "Megatron's local layers ignore FP8. Set it to transformer_engine."
         yield Finding(f"{MEGATRON}.transformer_impl", reason)
-    needed = _alignment(plain)
-    found = at(plain, DIVISOR)
-    if not at(plain, "policy.sequence_packing.enabled") and found % needed:
+    needed = _alignment(run)
+    found = run[DIVISOR]
+    if not run["policy.sequence_packing.enabled"] and found % needed:
         reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
         more = -(-found // needed) * needed
         cure = f"Set it to a multiple of {needed}, such as {more}, or set"
@@ -56,19 +48,22 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(DIVISOR, f"{reason}. {cure}")
 
 
-def _alignment(plain: Mapping[str, Any]) -> int:
+def _alignment(run: Preflight) -> int:
     """Tokens per sequence that FP8's GEMMs divide.
 
     8 on each rank going forward, 16 in the weights' gradient; of mxfp8 blocks of 32 on each rank.
     """
-    split = at(plain, f"{MEGATRON}.sequence_parallel")
-    ranks = at(plain, f"{MEGATRON}.tensor_model_parallel_size") if split else 1
-    return 32 * ranks if at(plain, f"{FP8}.fp8_recipe") == "mxfp8" else lcm(16, 8 * ranks)
+    split = run[f"{MEGATRON}.sequence_parallel"]
+    ranks = run[f"{MEGATRON}.tensor_model_parallel_size"] if split else 1
+    return 32 * ranks if run[f"{FP8}.fp8_recipe"] == "mxfp8" else lcm(16, 8 * ranks)
 
 
-def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
-    fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
-    if fp8 and not corrected:
+def fp8_rollouts(run: Preflight) -> Iterator[Finding]:
+    """FP8 rollouts are corrected for, in scales and a cache that vLLM has."""
+    if not run.vllm:
+        return
+    fp8, mx = run[f"{VLLM}.precision"] == "fp8", run[f"{VLLM}.is_mx"]
+    if fp8 and not run.corrected:
         reason = "FP8 rollouts are not sampled from the policy that is trained"
         yield Finding(
             CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
@@ -77,9 +72,9 @@ def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
         reason = "it only applies to FP8 rollouts"
         yield Finding(f"{VLLM}.is_mx", f"{reason}. Set `{VLLM}.precision: fp8`.")
     for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
-        if at(plain, path) is False:
+        if run[path] is False:
             yield Finding(path, "mxfp8 scales are always powers of 2. Remove it.")
-    if str(at(plain, f"{VLLM}.kv_cache_dtype")).startswith("fp8"):
+    if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8"):
         for path, value in KV_CACHE:
-            if at(plain, path) != value:
-                yield Finding(path, f"must be {value} with an FP8 KV cache, got {at(plain, path)}")
+            if run[path] != value:
+                yield Finding(path, f"must be {value} with an FP8 KV cache, got {run[path]}")
