@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,8 +41,9 @@ def config(home: Path, *overrides: str) -> Path:
     run = planted.Run(home)
     run.own = [f"policy.model_name={home}/model", "checkpointing.enabled=true"]
     run.own += [f"checkpointing.checkpoint_dir={home}/results", f"logger.log_dir={home}/logs"]
-    run.own += overrides
+    run.own += [f"policy.tokenizer.name={home}/model", *overrides]
     OmegaConf.save(run.config(), home / "run.yaml")
+    shutil.copytree(home / "reader", home / "model", dirs_exist_ok=True)  # the model's own
     return home / "run.yaml"
 
 
