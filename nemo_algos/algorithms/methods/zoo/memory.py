@@ -1,17 +1,4 @@
-"""SPO, single-stream: a prompt's success rate is tracked over all its visits, not over a group.
-
-    v(x)   = alpha / (alpha + beta)                        before the batch: the baseline
-    A_i    = (a_i - mean(a)) / (std(a) + 1e-6),  a_i = R_i - v(x_i)      of the batch
-    rho(x) = clip(2^(-D(x) / D_half), rho_min, rho_max)
-    alpha <- rho alpha + sum R_i,   beta <- rho beta + sum (1 - R_i)     over the prompt's responses
-
-Why: a group spends n responses on one baseline, learns nothing when they agree, and waits for its
-slowest. A success rate remembered per prompt is a baseline for single responses.
-
-Then GRPO's clipped surrogate. D(x) is how far the policy has moved since it last answered x: the
-sum of the moves of the batches between (`Rollouts.drift`), where verl's recipe scores the last
-answer again. A prompt that is new has alpha = beta = prior; the paper first estimates them offline.
-"""
+"""Methods whose baseline remembers earlier batches."""
 
 from __future__ import annotations
 
@@ -21,7 +8,7 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Memory, Method, Signal
-from nemo_algos.algorithms.record import ClipParams, Need, OfAdvantages
+from nemo_algos.algorithms.record import ClipParams, Need, OfAdvantages, Std
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +42,25 @@ class SPOParams(ClipParams):
         return self
 
 
-def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
-    """A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt."""
+def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
+    """SPO, single-stream: a prompt's success rate is tracked over all its visits, not over a group.
+
+        v(x)   = alpha / (alpha + beta)                           before the batch: the baseline
+        A_i    = (a_i - mean(a)) / (std(a) + 1e-6)                of the batch; a_i = R_i - v(x_i)
+        rho(x) = clip(2^(-D(x) / D_half), rho_min, rho_max)
+        alpha <- rho alpha + sum R_i                              over the prompt's responses
+        beta  <- rho beta + sum (1 - R_i)
+
+    Why: a group spends n responses on one baseline, learns nothing when they agree, and waits for
+    its slowest. A success rate remembered per prompt is a baseline for single responses.
+
+    Then GRPO's clipped surrogate. D(x) is how far the policy has moved since it last answered x:
+    the sum of the moves of the batches between (`Rollouts.drift`), where verl's recipe scores the
+    last answer again. A prompt that is new has alpha = beta = prior; the paper first estimates them
+    offline.
+
+    Returns A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt.
+    """
     rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
     assert prompts is not None
     groups, keys = core.groups.Groups.of(prompts), [str(key) for key in prompts.unique().tolist()]
@@ -70,7 +74,9 @@ def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
     seen = {**past, **{key: [a, b, way] for key, a, b in now}}
     raw = rewards - value[groups.index]
     standard = core.batch_statistics.standardized(raw, kept, params.advantage_std)
-    return Signal(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
+    return Signal(
+        standard, _spo_metrics(keys, past, value, rho), memory={"way": way, "prompts": seen}
+    )
 
 
 def _drift(rollouts: Rollouts) -> float:
@@ -78,7 +84,7 @@ def _drift(rollouts: Rollouts) -> float:
     return 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
 
 
-def _metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
+def _spo_metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
     known = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
     moments = {"spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else {}
     return known | moments
@@ -95,7 +101,52 @@ SPO = Method(
     name="spo",
     paper="SPO, arXiv 2509.13232",
     params=SPOParams,
-    advantages=advantages,
+    advantages=spo_advantages,
     flat_group_is_inert=False,
     needs=frozenset({"unit_rewards", "memory", "prompt"}),
+)
+
+
+class EMABaselineParams(ClipParams):
+    """The baseline's memory, and a division that REINFORCE has not."""
+
+    advantage_std: OfAdvantages[Std] = "none"
+    """A division by the batch's deviation."""
+    decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
+    """Share of the old baseline that a rollout batch keeps."""
+
+
+def ema_baseline_advantages(
+    rollouts: Rollouts, params: EMABaselineParams, memory: Memory
+) -> Signal:
+    """REINFORCE with a running baseline, a moving average of the batches' mean rewards.
+
+        A_i = R_i - b
+        b <- decay b + (1 - decay) mean(R)          after each batch; before the first, its own mean
+
+    Why: any baseline that ignores the response leaves the gradient unbiased and lowers its
+    variance. A running mean needs neither groups nor a critic.
+
+    Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation (masked rows
+    aside), and not at all where all rewards are equal.
+
+    Returns A_i, [B]; it remembers b.
+    """
+    rewards, kept = rollouts.rewards, rollouts.kept
+    if not kept.any():
+        return Signal(rewards.new_zeros(rewards.shape), memory=memory)
+    mean = float(rewards[kept].mean())
+    b = memory.get("baseline", mean)
+    scale = core.batch_statistics.deviation(rewards, kept, params.advantage_std)
+    after = params.decay * b + (1 - params.decay) * mean
+    return Signal((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
+
+
+EMA_BASELINE = Method(
+    name="ema_baseline",
+    paper="REINFORCE, Williams 1992",
+    params=EMABaselineParams,
+    advantages=ema_baseline_advantages,
+    flat_group_is_inert=False,
+    needs=frozenset({"memory"}),
 )
