@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant(ZOO + "clipping.py", "params.beta_low", "params.beta_high"),
     Mutant(ZOO + "entropy.py", "lower) | (values", "lower) & (values"),
     Mutant(ZOO + "off_policy.py", "int((means <", "int((ranked <"),
-    Mutant(ZOO + "memory.py", "[a, b, way] for", "[a, b, past.get(key, [0, 0, way])[2]] for"),
+    Mutant(ZOO + "memory.py", "= [a, b, way]", "= [a, b, past.get(key, [0, 0, way])[2]]"),
     Mutant(ZOO + "entropy.py", "values >= low", "values > low", OF_ZOO),
     Mutant(
         ZOO + "clipping.py",

@@ -92,8 +92,10 @@ def opo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
     The paper's sum of log pi over a response is a token mean here, a constant factor apart. In a
     group of one A is R in verl, 0 here.
     """
-    groups, rewards, length = rollouts.groups, rollouts.rewards, rollouts.lengths.double()
-    baseline = groups.sum(rewards * length) / groups.sum(length).clamp(min=1)
+    groups = rollouts.groups
+    rewards = rollouts.rewards
+    lengths = rollouts.lengths.double()
+    baseline = groups.sum(rewards * lengths) / groups.sum(lengths).clamp(min=1)
     gap = rewards - baseline[groups.index]
     return Signal(core.groups.scaled(gap, rewards, groups, params.advantage_std))
 
@@ -150,7 +152,8 @@ def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> Signal:
 
     verl divides by the group's std unless told not to (`advantage_std: sample`).
     """
-    groups, rewards = rollouts.groups, rollouts.rewards
+    groups = rollouts.groups
+    rewards = rollouts.rewards
     best = rewards == groups.max(rewards)[groups.index]
     second = groups.max(rewards.masked_fill(best, -float("inf")))[groups.index]
     lead = (rewards - second).where(best & (groups.sum(best) == 1)[groups.index], 0.0)
@@ -281,21 +284,27 @@ def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
 
     Returns A_i, [B]. Raises ValueError for weights that are not those of the parts.
     """
-    std, eps, groups = params.advantage_std, params.epsilon, rollouts.groups
+    std = params.advantage_std
+    epsilon = params.epsilon
+    groups = rollouts.groups
     parts = rollouts.reward_parts or {}
     weights = {**(rollouts.reward_weights or {}), **_by_name(params.reward_weights, parts)}
-    total = rollouts.rewards.new_zeros(len(rollouts))
     for name in weights:
-        rollouts.column(name)
+        rollouts.column(name)  # raises for a part that there is not
+    total = rollouts.rewards.new_zeros(len(rollouts))
+    metrics = dict[str, float]()
     for name, values in parts.items():
-        total = total + weights.get(name, 1.0) * core.groups.advantages(values, groups, std, eps)
-    flat = {f"gdpo/flat_{k}": float(groups.flat(v).double().mean()) for k, v in parts.items()}
-    return Signal(core.batch_statistics.standardized(total, rollouts.kept, std, eps), flat)
+        part = core.groups.advantages(values, groups, std, epsilon)
+        total = total + weights.get(name, 1.0) * part
+        metrics[f"gdpo/flat_{name}"] = float(groups.flat(values).double().mean())
+    standard = core.batch_statistics.standardized(total, rollouts.kept, std, epsilon)
+    return Signal(standard, metrics)
 
 
 def _by_name(
     weights: Mapping[str, float] | Sequence[float], parts: Mapping[str, Tensor]
 ) -> Mapping[str, float]:
+    """The weights by part; a list has them in alphabetical order of the parts."""
     if isinstance(weights, Mapping):
         return weights
     if len(weights) != len(parts):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
 
 
+WINDOW = 128  # positions that one matrix of FIPO's decays spans
+TINY = 1e-8  # added to DPPO's probability of all other tokens, as verl's
+
+
 class SAPOParams(Params):
     """Temperatures of the gate; the larger, the sooner it fades."""
 
@@ -75,7 +79,8 @@ def aspo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ASP
 
     Returns A'_it = w_it A_i, [B,S].
     """
-    A, ratio = signals.advantages, log_ratio.exp()
+    A = signals.advantages
+    ratio = log_ratio.exp()
     flipped = log_ratio.neg().exp().where(ratio <= 1 + signals.high, 0.0)
     weight = flipped.where(A > 0, ratio.where(ratio >= 1 - signals.low, 0.0))
     return weight.clamp(max=params.cap) * A
@@ -121,11 +126,12 @@ def ce_gppo_reweight(
 
     Returns A'_it = A_i w_it, [B,S].
     """
-    A, ratio = signals.advantages, log_ratio.exp()
-    low, high = 1 - signals.low, 1 + signals.high
-    below = (A < 0) & (ratio < low)
-    left = (params.beta_low * low / ratio).where(below, 1.0)
-    return A * (params.beta_high * high / ratio).where((A > 0) & (ratio > high), left)
+    A = signals.advantages
+    ratio = log_ratio.exp()
+    low = 1 - signals.low
+    high = 1 + signals.high
+    weight = (params.beta_low * low / ratio).where((A < 0) & (ratio < low), 1.0)
+    return A * (params.beta_high * high / ratio).where((A > 0) & (ratio > high), weight)
 
 
 CE_GPPO = Method(
@@ -136,9 +142,6 @@ CE_GPPO = Method(
     clips="weight",
     mean="token",
 )
-
-
-WINDOW = 128  # positions that one matrix of decays spans
 
 
 class FIPOParams(ClipParams):
@@ -182,15 +185,20 @@ def _future(values: Tensor, mask: Tensor, decay: float) -> Tensor:
     def fade(tokens: Tensor) -> Tensor:
         return (tokens.to(values.dtype) * decay).exp()
 
-    rank, out = mask.cumsum(1), values.new_zeros(values.shape)
-    later, after = values.new_zeros(len(values), 1), rank[:, -1:]
+    rank = mask.cumsum(1)
+    future = values.new_zeros(values.shape)
+    # F and rank at the first position of the window that follows
+    next_future = values.new_zeros(len(values), 1)
+    next_rank = rank[:, -1:]
     for start in reversed(range(0, values.shape[1], WINDOW)):
-        here = slice(start, start + WINDOW)
-        own = rank[:, here]
-        decays = fade(own[:, None] - own[:, :, None]).triu()
-        out[:, here] = (decays @ values[:, here, None])[..., 0] + fade(after - own) * later
-        later, after = out[:, start, None], own[:, :1]
-    return out
+        window = slice(start, start + WINDOW)
+        ranks = rank[:, window]
+        decays = fade(ranks[:, None] - ranks[:, :, None]).triu()
+        inside = (decays @ values[:, window, None])[..., 0]
+        future[:, window] = inside + fade(next_rank - ranks) * next_future
+        next_future = future[:, start, None]
+        next_rank = ranks[:, :1]
+    return future
 
 
 FIPO = Method(
@@ -220,9 +228,14 @@ class TVParams(TVBounds):
 
 def dppo_tv_bounds(rollouts: Rollouts, params: TVBounds) -> Signal:
     """[1 - low / p, 1 + high / p], [B,S]."""
-    dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
-    inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
+    inverse = inverse_probability(rollouts)
     return Signal((params.low * inverse, params.high * inverse))
+
+
+def inverse_probability(rollouts: Rollouts) -> Tensor:
+    """1 / p, [B,S], 1 off the mask."""
+    dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
+    return rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
 
 
 def masked_ratio(log_ratio: Tensor, signals: Signals) -> Tensor:
@@ -266,9 +279,6 @@ DPPO_TV = Method(
 )
 
 
-TINY = 1e-8  # of the probability of all other tokens, as verl's
-
-
 class KLParams(Params):
     """How far a token's two-outcome distribution may move, and a limit of the ratio."""
 
@@ -289,7 +299,7 @@ def dppo_kl_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: 
     """DPPO, binary KL: a trust region of each token's divergence.
 
         J = mean sg[w] A log pi    w = min(r, cap) while kl(p, q) <= high, or q <= p          A > 0
-                                                 while kl(p, q) <= low, or q >= p           A < 0
+                                                   while kl(p, q) <= low, or q >= p           A < 0
         kl of two outcomes, this token or another: (1 - p) log((1 - p) / (1 - q)) + p log(p / q)
 
     Why: as dppo_tv, a limit on how far the distribution moves and not on the ratio, but in nats.
@@ -300,8 +310,10 @@ def dppo_kl_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: 
 
     Returns A'_it = w_it A_i, [B,S].
     """
-    A, old = signals.advantages, signals.extras["old_logprobs"]
-    p, q = old.exp(), (old + log_ratio).clamp(max=0).exp()
+    A = signals.advantages
+    old = signals.extras["old_logprobs"]
+    p = old.exp()
+    q = (old + log_ratio).clamp(max=0).exp()
     kl = (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log() - p * log_ratio
     up = (kl <= params.high) | (log_ratio <= 0)
     down = (kl <= params.low) | (log_ratio >= 0)
@@ -390,9 +402,8 @@ class IPOParams(Params):
 
 def ipo_bounds(rollouts: Rollouts, params: IPOParams) -> Signal:
     """[1 - eps / p, 1 + eps / p], [B,S]."""
-    dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
-    inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
-    return Signal((params.eps * inverse, params.eps * inverse))
+    distance = params.eps * inverse_probability(rollouts)
+    return Signal((distance, distance))
 
 
 def ipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: IPOParams) -> Tensor:
@@ -404,9 +415,9 @@ def ipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: IPOP
     Why: DPPO masks a token only where its advantage pushes it further away. Here the sign of the
     advantage does not matter: what has left the region is not evidence about this policy any more.
 
-    p is prime-rl's sampler's: set `old_policy: sampler`. |q - p| <= eps is two bounds of r, 1 - eps
-    / p and 1 + eps / p. With kl_tau the gradient is prime-rl's, and the value the score form's.
-    `clip/fraction` counts the side that a clip would cut.
+    p is prime-rl's sampler's: set `old_policy: sampler`. |q - p| <= eps is two bounds of r,
+    1 - eps / p and 1 + eps / p. With kl_tau the gradient is prime-rl's, and the value the score
+    form's. `clip/fraction` counts the side that a clip would cut.
 
     Returns A'_it = keep A_i, [B,S]; with kl_tau A'_it = keep r_it A_i - 2 kl_tau l_it.
     """

@@ -38,13 +38,16 @@ def high_entropy_advantages(rollouts: Rollouts, params: HighEntropyParams) -> Si
     Returns A_it, [B,S].
     """
     assert rollouts.entropy is not None
-    values, mask = rollouts.entropy.double(), rollouts.mask
+    values = rollouts.entropy.double()
+    mask = rollouts.mask
     ranked = values[mask].sort().values  # torch's quantile takes no more than 2^24
     if len(ranked) == 0:
         return on_tokens(mask, rollouts, params, "high_entropy")
     rank = (1 - params.share) * (len(ranked) - 1)
-    low, high = ranked[int(rank)], ranked[min(int(rank) + 1, len(ranked) - 1)]
-    return on_tokens(mask & (values >= low.lerp(high, rank % 1)), rollouts, params, "high_entropy")
+    low = ranked[int(rank)]
+    high = ranked[min(int(rank) + 1, len(ranked) - 1)]
+    chosen = mask & (values >= low.lerp(high, rank % 1))
+    return on_tokens(chosen, rollouts, params, "high_entropy")
 
 
 def on_tokens(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> Signal:
@@ -101,7 +104,8 @@ def clip_cov_advantages(rollouts: Rollouts, params: ClipCovParams) -> Signal:
 
 def covariance(rollouts: Rollouts, params: Params) -> Tensor:
     """C_t = (A_i - mean A)(log pi_old - mean), [B,S]; -inf off the mask."""
-    mask, lengths = rollouts.mask, rollouts.lengths
+    mask = rollouts.mask
+    lengths = rollouts.lengths
     tokens = lengths.sum().clamp(min=1)
     values = group_advantages(rollouts, params).value
     logprobs = rollouts.old_logprobs.double().where(mask, 0.0)

@@ -61,37 +61,39 @@ def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Sig
 
     Returns A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt.
     """
-    rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
-    assert prompts is not None
-    groups, keys = core.groups.Groups.of(prompts), [str(key) for key in prompts.unique().tolist()]
-    way, past = memory.get("way", 0.0) + _drift(rollouts), memory.get("prompts", {})
+    rewards = rollouts.rewards
+    kept = rollouts.kept
+    assert rollouts.prompt is not None
+    prompts = core.groups.Groups.of(rollouts.prompt)
+    keys = [str(key) for key in rollouts.prompt.unique().tolist()]
+    way = memory.get("way", 0.0)
+    if rollouts.drift is not None:
+        way += float(rollouts.drift[:1].sum())
+    past = memory.get("prompts", {})
+
     tracked = [past.get(key, [params.prior, params.prior, way]) for key in keys]
-    alpha, beta, left = rewards.new_tensor(tracked).view(-1, 3).unbind(1)
-    value, rho = alpha / (alpha + beta), _rho(way - left, params)
-    won, answers = groups.sum(rewards.where(kept, 0.0)), groups.sum(kept)
-    alpha, beta = rho * alpha + won, rho * beta + answers - won
-    now = zip(keys, alpha.tolist(), beta.tolist(), strict=True)
-    seen = {**past, **{key: [a, b, way] for key, a, b in now}}
-    raw = rewards - value[groups.index]
+    alpha, beta, way_then = rewards.new_tensor(tracked).view(-1, 3).unbind(1)
+    value = alpha / (alpha + beta)
+    rho = _share_remembered(way - way_then, params)
+    won = prompts.sum(rewards.where(kept, 0.0))
+    answers = prompts.sum(kept)
+    alpha = rho * alpha + won
+    beta = rho * beta + answers - won
+
+    seen = dict(past)
+    for key, a, b in zip(keys, alpha.tolist(), beta.tolist(), strict=True):
+        seen[key] = [a, b, way]
+    metrics = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
+    if keys:
+        metrics["spo/value"] = float(value.mean())
+        metrics["spo/rho"] = float(rho.mean())
+    raw = rewards - value[prompts.index]
     standard = core.batch_statistics.standardized(raw, kept, params.advantage_std)
-    return Signal(
-        standard, _spo_metrics(keys, past, value, rho), memory={"way": way, "prompts": seen}
-    )
+    return Signal(standard, metrics, memory={"way": way, "prompts": seen})
 
 
-def _drift(rollouts: Rollouts) -> float:
-    """Nats since the batch before."""
-    return 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
-
-
-def _spo_metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
-    known = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
-    moments = {"spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else {}
-    return known | moments
-
-
-def _rho(moved: Tensor, params: SPOParams) -> Tensor:
-    """What remains of alpha and beta, after moves in nats."""
+def _share_remembered(moved: Tensor, params: SPOParams) -> Tensor:
+    """What remains of alpha and beta (rho) after the policy has moved by so many nats."""
     if params.forgetting == "constant":
         return moved.new_full(moved.shape, params.rho_max)
     return (-moved / params.half_life).exp2().clamp(params.rho_min, params.rho_max)
@@ -132,14 +134,16 @@ def ema_baseline_advantages(
 
     Returns A_i, [B]; it remembers b.
     """
-    rewards, kept = rollouts.rewards, rollouts.kept
+    rewards = rollouts.rewards
+    kept = rollouts.kept
     if not kept.any():
         return Signal(rewards.new_zeros(rewards.shape), memory=memory)
     mean = float(rewards[kept].mean())
-    b = memory.get("baseline", mean)
+    baseline = memory.get("baseline", mean)
     scale = core.batch_statistics.deviation(rewards, kept, params.advantage_std)
-    after = params.decay * b + (1 - params.decay) * mean
-    return Signal((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
+    after = params.decay * baseline + (1 - params.decay) * mean
+    metrics = {"ema_baseline/baseline": baseline}
+    return Signal((rewards - baseline) / scale, metrics, memory={"baseline": after})
 
 
 EMA_BASELINE = Method(
