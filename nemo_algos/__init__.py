@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.algorithm import Algorithm
     from nemo_algos.algorithms.build import build
     from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
+    from nemo_algos.algorithms.extensions.loss_config import LossConfig
+    from nemo_algos.algorithms.extensions.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.kernel import (
         Method,
         Signal,
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.loss import batch_loss, policy_loss
     from nemo_algos.algorithms.methods import METHODS
     from nemo_algos.algorithms.record import ClipParams, Params
-    from nemo_algos.algorithms.riders.loss_config import LossConfig
-    from nemo_algos.algorithms.riders.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
     from nemo_algos.config import ConfigError, Finding, validate
 
@@ -45,8 +45,8 @@ _HOMES = {
         *("Method", "Signal", "Signals"),
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
-    "algorithms.riders.loss_config": ("LossConfig",),
-    "algorithms.riders.terms": ("LossTerm", "TermInputs", "TermParams"),
+    "algorithms.extensions.loss_config": ("LossConfig",),
+    "algorithms.extensions.terms": ("LossTerm", "TermInputs", "TermParams"),
     "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }
 

@@ -11,9 +11,9 @@ from textwrap import dedent, fill
 from typing import Any, get_args
 
 from nemo_algos.algorithms.core.importance import importance
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS, STUDIED
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"

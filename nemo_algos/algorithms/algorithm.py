@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nemo_algos.algorithms.extensions import off_policy
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.terms import WeightedTerm
 from nemo_algos.algorithms.kernel import (
     Component,
     Kernel,
@@ -15,9 +18,6 @@ from nemo_algos.algorithms.kernel import (
     group_advantages,
 )
 from nemo_algos.algorithms.record import OF_PARTNERS, TOKEN_INPUTS
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
-from nemo_algos.algorithms.riders.terms import WeightedTerm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ class Algorithm(Kernel):
         Raises ValueError when an input that the method needs is missing or out of range, or when
         a method's function returns something else than its record declares.
         """
-        from nemo_algos.algorithms.riders import inputs  # which no worker needs
+        from nemo_algos.algorithms.extensions import inputs  # which no worker needs
 
         off_policy.check(self.correction, rollouts)
         inputs.check(self.name, self.needs, self.unit_columns, rollouts, memory)

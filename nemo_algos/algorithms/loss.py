@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.extensions import loss_inputs, off_policy, terms
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Method, Shaped, Signals
-from nemo_algos.algorithms.riders import loss_inputs, off_policy, terms
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.config import validate
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from pydantic import Field
 
-from nemo_algos.algorithms.riders.old_policy import in_step
+from nemo_algos.algorithms.extensions.old_policy import in_step
 from nemo_algos.config import as_written, resolve, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.jsonl import JsonObject, read_object, refuse_links_out, replace

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders import off_policy
+from nemo_algos.algorithms.extensions import off_policy
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import surrogate
+from nemo_algos.algorithms.extensions import off_policy, terms
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Signals, clip_bounds, token_log_ratio
 from nemo_algos.algorithms.record import Params
-from nemo_algos.algorithms.riders import off_policy, terms
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch

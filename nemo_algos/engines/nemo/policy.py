@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
+from nemo_algos.algorithms.extensions import off_policy
+from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo import columns, loss_metrics, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
-from nemo_algos.algorithms.riders.old_policy import in_step, problems
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.old_policy import in_step, problems
 from nemo_algos.config import (
     ConfigError,
     Finding,

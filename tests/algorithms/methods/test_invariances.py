@@ -6,7 +6,7 @@ from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_metho
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, difference
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.preflight.check.conflicts import conflicts
 
 # weighted by length; the batch's empty row is in a group with two best; without rewards

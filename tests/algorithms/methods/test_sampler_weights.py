@@ -7,10 +7,10 @@ import torch
 from batches import close, make
 
 from nemo_algos import LossConfig, Rollouts, batch_loss, build
+from nemo_algos.algorithms.extensions import off_policy
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig, expected_product
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.correction import CorrectionConfig, expected_product
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
 
 OF_SEQUENCES = [name for name, method in METHODS.items() if method.ratio == "sequence"]

@@ -7,7 +7,7 @@ import torch
 from batches import Batch, close, make, run
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 MASK = torch.arange(4) < torch.tensor([[1], [2], [3], [4], [2], [2]])

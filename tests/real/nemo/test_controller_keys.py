@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.old_policy import in_step
+from nemo_algos.algorithms.extensions.old_policy import in_step
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import OURS, derive

@@ -18,12 +18,12 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden import verify
 from nemo_algos.algorithms.kernel import Method, Signal
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.record import ClipParams
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs

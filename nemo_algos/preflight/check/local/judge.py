@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.old_policy import in_step, problems
+from nemo_algos.algorithms.extensions.old_policy import in_step, problems
 from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules

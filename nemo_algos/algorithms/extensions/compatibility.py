@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.algorithms.kernel import (
     Component,
     Method,
@@ -14,7 +15,6 @@ from nemo_algos.algorithms.kernel import (
     token_log_ratio,
 )
 from nemo_algos.algorithms.record import Params, Slot
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.config import Finding
 
 COMPONENTS = ("advantages", "bounds")

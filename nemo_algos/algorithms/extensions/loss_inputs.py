@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders.inputs import POSITIVE
-from nemo_algos.algorithms.riders.loss_config import LossConfig, contradictions
+from nemo_algos.algorithms.extensions.inputs import POSITIVE
+from nemo_algos.algorithms.extensions.loss_config import LossConfig, contradictions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
