@@ -1,12 +1,17 @@
-"""A method, or a combination, ready to use: the kernel with its riders."""
+"""A method, or a combination, ready to use: the kernel with its extensions."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from nemo_algos.algorithms.extensions import off_policy
-from nemo_algos.algorithms.extensions.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import (
+    WEIGHTS,
+    CorrectionConfig,
+    check_corrected,
+    correct,
+)
 from nemo_algos.algorithms.extensions.terms import WeightedTerm
 from nemo_algos.algorithms.kernel import (
     Component,
@@ -26,6 +31,16 @@ if TYPE_CHECKING:
 
 
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
+PER_SEQUENCE = {
+    "reward_parts": "name the parts of the reward, each [B]",
+    "prompt": "give each sequence the number of its prompt [B], e.g. `prompt_key` of its tokens",
+    "drift": "measure how far the policy has moved since the previous batch, [B]",
+}
+LOGPROBS = ("old_logprobs", "ref_logprobs", "gen_logprobs")
+POSITIVE = (
+    "{name} has {value:g} on a response token, and a logarithm of a probability is never above 0. "
+    "Give log-probabilities, not probabilities or losses (negative log-likelihoods)."
+)
 
 
 def needs_of_advantages(component: Component) -> frozenset[str]:
@@ -98,7 +113,7 @@ class Algorithm(Kernel):
         return {
             **super().per_token,
             **dict.fromkeys((weighted.key for weighted in self.terms), False),
-            **dict.fromkeys([off_policy.WEIGHTS] if self.correction.weighs else [], True),
+            **dict.fromkeys([WEIGHTS] if self.correction.weighs else [], True),
         }
 
     def with_max_tokens(self, tokens: int | None) -> Algorithm:
@@ -112,8 +127,8 @@ class Algorithm(Kernel):
         return replace(self, **{k: own for k in slots if getattr(self, k) is self.advantages})
 
     def correct(self, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
-        """The rollouts for `signals` and the loss, corrected, and metrics; see `off_policy`."""
-        return off_policy.correct(self.correction, rollouts)
+        """The rollouts as `signals` and the loss take them, and metrics; see extensions/correction.py."""
+        return correct(self.correction, rollouts)
 
     def signals(
         self, rollouts: Rollouts, memory: Memory | None = None, batch_size: int | None = None
@@ -125,17 +140,15 @@ class Algorithm(Kernel):
         Raises ValueError when an input that the method needs is missing or out of range, or when
         a method's function returns something else than its record declares.
         """
-        from nemo_algos.algorithms.extensions import inputs  # which no worker needs
-
-        off_policy.check(self.correction, rollouts)
-        inputs.check(self.name, self.needs, self.unit_columns, rollouts, memory)
+        check_corrected(self.correction, rollouts)
+        check_inputs(self.name, self.needs, self.unit_columns, rollouts, memory)
         past, size = memory or {}, batch_size or max(len(rollouts), 1)
         found = self.drive(rollouts, past)
         found |= {
             each.key: each.signal(rollouts, past.get(each.key, {}), size) for each in self.terms
         }
         if self.correction.weighs:
-            found[off_policy.WEIGHTS] = Signal(rollouts.rollout_is_weights)
+            found[WEIGHTS] = Signal(rollouts.rollout_is_weights)
         signals = self.join(found, rollouts)
         if rollouts.sample_mask is None:
             return signals
@@ -148,3 +161,62 @@ class Algorithm(Kernel):
         for weighted in self.terms:
             zero = zero & (signals.extras[weighted.key][:, 0] == 0)
         return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)
+
+
+def check_inputs(
+    name: str,
+    needs: Set[str],
+    units: Set[str | None],
+    rollouts: Rollouts,
+    memory: Memory | None,
+) -> None:
+    """Raises ValueError where something that the driver half needs is missing or out of range.
+
+    units: the parts of the reward that must be in [0, 1], None for the whole.
+    """
+    if "memory" in needs and memory is None:
+        raise ValueError(
+            f"{name} remembers earlier batches. Give `Algorithm.signals` the memory of the "
+            "previous signals, {} at first."
+        )
+    for need, remedy in PER_SEQUENCE.items():
+        given = getattr(rollouts, need)
+        if need in needs and (given is None or (isinstance(given, dict) and not given)):
+            raise ValueError(f"{name} needs {need}: {remedy}")
+    for need in TOKEN_INPUTS & needs:
+        value = getattr(rollouts, need)
+        if value is None:
+            raise ValueError(f"{name} needs {need} [B, S]. Compute it for the rollout batch.")
+        if not _all_finite(value + rollouts.old_logprobs, rollouts.mask):
+            raise ValueError(
+                f"the {need} of a response token is not finite, and {name} would spread it over "
+                "the group. Look for the NaN in the model's forward pass."
+            )
+    for name_of in LOGPROBS:
+        _check_logprobs(name_of, getattr(rollouts, name_of), rollouts)
+    for column in units:
+        _check_unit(name, rollouts.column(column))
+
+
+def _check_unit(name: str, rewards: Tensor) -> None:
+    outside = (rewards < 0) | (rewards > 1)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}. "
+            "Map them, e.g. (R + 1) / 2 for rewards of -1 and 1."
+        )
+
+
+def _check_logprobs(name: str, values: Tensor | None, rollouts: Rollouts) -> None:
+    """Raises ValueError where a finite value on the mask is more than rounding above 0."""
+    if values is None:
+        return
+    positive = rollouts.mask & (values > rollouts.largest_logprob) & values.isfinite()
+    if positive.any():
+        raise ValueError(POSITIVE.format(name=name, value=float(values[positive].max())))
+
+
+def _all_finite(values: Tensor, mask: Tensor) -> bool:
+    """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
+    return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())

@@ -1,1 +1,1 @@
-"""A method put together (`build`, `Algorithm`), the terms beside it, and the loss."""
+"""What a method may have beside it: terms of the loss, the correction, the choice of pi_old."""

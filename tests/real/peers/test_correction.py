@@ -14,9 +14,8 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.extensions.correction import OPTIONS, PRESETS, CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import OPTIONS, PRESETS, CorrectionConfig, correct
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
-from nemo_algos.algorithms.extensions.off_policy import correct
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 
