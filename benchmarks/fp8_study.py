@@ -153,9 +153,9 @@ def gradient(a: Algorithm, judged: Judged, loss: LossConfig = LossConfig()) -> T
 def clipped(a: Algorithm, judged: Judged) -> Tensor:
     """float [T]: 1 for the tokens that `clip/fraction` counts."""
     mask, signals = judged.rollouts.mask, a.signals(judged.rollouts, {})
-    shaped = a.shape(judged.log_ratio, mask, signals)
-    above = (shaped.side > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
-    below = (shaped.side < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))
+    shaped = a.transform(judged.log_ratio, mask, signals)
+    above = (shaped.clip_sign > 0) & (shaped.clip_log_ratio > log1p(shaped.high, torch.float32))
+    below = (shaped.clip_sign < 0) & (shaped.clip_log_ratio < log1p(-shaped.low, torch.float32))
     return (above | below).expand_as(mask)[mask].float()
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.extensions.loss_config import LossConfig
     from nemo_algos.algorithms.extensions.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.kernel import (
+        DriverOutput,
         Method,
-        Signal,
         Signals,
         group_advantages,
         no_bounds,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "LossConfig",
-    "LossTerm", "Method", "Params", "Rollouts", "Signal", "Signals", "TermInputs", "TermParams",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "DriverOutput", "Finding",
+    "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "TermInputs", "TermParams",
     "batch_loss", "build", "group_advantages", "no_bounds", "policy_loss", "prompt_key",
     "sequence_mean", "token_log_ratio", "validate",
 ]  # fmt: skip
@@ -42,7 +42,7 @@ _HOMES = {
     "algorithms.loss": ("batch_loss", "policy_loss"),
     "algorithms.record": ("ClipParams", "Params"),
     "algorithms.kernel": (
-        *("Method", "Signal", "Signals"),
+        *("DriverOutput", "Method", "Signals"),
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
     "algorithms.extensions.loss_config": ("LossConfig",),

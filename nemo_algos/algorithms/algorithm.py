@@ -15,10 +15,10 @@ from nemo_algos.algorithms.extensions.correction import (
 from nemo_algos.algorithms.extensions.terms import WeightedTerm
 from nemo_algos.algorithms.kernel import (
     Component,
+    DriverOutput,
     Kernel,
     Memory,
     Method,
-    Signal,
     Signals,
     group_advantages,
 )
@@ -44,14 +44,14 @@ POSITIVE = (
 
 
 def needs_of_advantages(component: Component) -> frozenset[str]:
-    """What its advantages need."""
+    """The inputs that the component's advantages need."""
     method, params = component
     own = method.advantages is not group_advantages
     return (method.needs - OF_PARTNERS if own else frozenset()) | params.needs
 
 
 def needs_of_rest(method: Method) -> frozenset[str]:
-    """What its bounds and extras need."""
+    """The inputs that the method's bounds and extras need."""
     inputs = TOKEN_INPUTS if method.extras else frozenset[str]()
     more = method.bounds or method.extras
     return method.needs & (inputs | {"unit_rewards"}) if more else frozenset()
@@ -68,14 +68,13 @@ class Algorithm(Kernel):
     def name(self) -> str:
         """The method's name, or erpo+etr+nll for ERPO's advantages, ETR's bounds, an NLL term."""
         components = (self.advantages, self.base, self.bounds)
-        names = [c.method.name for c in components] + [
-            weighted.term.name for weighted in self.terms
-        ]
+        names = [component.method.name for component in components]
+        names += [weighted.term.name for weighted in self.terms]
         return "+".join(dict.fromkeys(names))
 
     @property
     def needs(self) -> frozenset[str]:
-        """Of each component what its part of the method needs, of the terms, of the correction."""
+        """Inputs needed by the components, the loss terms and the correction."""
         rest = needs_of_rest(self.base.method) | needs_of_rest(self.bounds.method)
         parts = {"reward_parts"} if self.columns else set[str]()
         sampled = {"gen_logprobs"} if self.correction.active else set[str]()
@@ -85,7 +84,7 @@ class Algorithm(Kernel):
 
     @property
     def advantage_needs(self) -> frozenset[str]:
-        """What the method that gives the advantages needs for them."""
+        """The inputs that the advantages need."""
         return needs_of_advantages(self.advantages)
 
     @property
@@ -109,7 +108,7 @@ class Algorithm(Kernel):
 
     @property
     def per_token(self) -> dict[str, bool]:
-        """As the kernel's, with the weights of terms and of the correction."""
+        """`Kernel.per_token` plus the weights of terms and of the correction."""
         return {
             **super().per_token,
             **dict.fromkeys((weighted.key for weighted in self.terms), False),
@@ -127,7 +126,7 @@ class Algorithm(Kernel):
         return replace(self, **{k: own for k in slots if getattr(self, k) is self.advantages})
 
     def correct(self, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
-        """The rollouts as `signals` and the loss take them, and metrics; see extensions/correction.py."""
+        """The rollouts as `signals` and the loss take them, and metrics: `correction.correct`."""
         return correct(self.correction, rollouts)
 
     def signals(
@@ -142,14 +141,14 @@ class Algorithm(Kernel):
         """
         check_corrected(self.correction, rollouts)
         check_inputs(self.name, self.needs, self.unit_columns, rollouts, memory)
-        past, size = memory or {}, batch_size or max(len(rollouts), 1)
-        found = self.drive(rollouts, past)
-        found |= {
-            each.key: each.signal(rollouts, past.get(each.key, {}), size) for each in self.terms
-        }
+        past = memory or {}
+        size = batch_size or max(len(rollouts), 1)
+        outputs = self.compute_signals(rollouts, past)
+        for term in self.terms:
+            outputs[term.key] = term.signal(rollouts, past.get(term.key, {}), size)
         if self.correction.weighs:
-            found[WEIGHTS] = Signal(rollouts.rollout_is_weights)
-        signals = self.join(found, rollouts)
+            outputs[WEIGHTS] = DriverOutput(rollouts.rollout_is_weights)
+        signals = self.to_columns(outputs, rollouts)
         if rollouts.sample_mask is None:
             return signals
         masked = {"rollouts/masked_share": float((~rollouts.kept).double().mean())}

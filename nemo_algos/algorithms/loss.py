@@ -77,7 +77,7 @@ def policy_loss(
     mask = _finite_mask(logprobs, rollouts, config)
     limit = algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
-    shaped = algorithm.shape(log_ratio, mask, signals)
+    shaped = algorithm.transform(log_ratio, mask, signals)
     weights = _weights(algorithm, logprobs, rollouts, signals, mask, config)
     gains = algorithm.surrogate(shaped, logprobs, mask)
     gains = gains if weights is None else gains * weights
@@ -231,10 +231,14 @@ def _stats(
     limit: float,
     entropy: Tensor | None,
 ) -> Stats:
-    log_ratio, logprobs, judged = log_ratio.detach(), logprobs.detach(), shaped.judged.detach()
+    log_ratio = log_ratio.detach()
+    logprobs = logprobs.detach()
+    compared = shaped.clip_log_ratio.detach()
     weight = mask.to(log_ratio.dtype)
     stats = core.metrics.ratio_stats(log_ratio, shaped.log_ratio.detach(), logprobs, mask, limit)
-    stats.sums |= core.metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
+    stats.sums |= core.metrics.clip_sums(
+        compared, shaped.clip_sign, shaped.low, shaped.high, weight
+    )
     tokens = core.surrogate.token_counts(rollouts.mask).sum()
     stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:

@@ -93,7 +93,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         source = logprobs.detach() if _is_direct(algorithm) else logprobs
         log_ratio = surrogate.difference(source, prev, mask, limit)
         signals = columns.read(data, algorithm)
-        shaped = algorithm.shape(log_ratio, mask, signals)
+        shaped = algorithm.transform(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
         zero = (signals.advantages == 0) & algorithm.base.flat_group_is_inert
         factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
+from nemo_algos.algorithms.kernel import DriverOutput, Method, group_advantages
 from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Std, Undivided
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class DrGRPOParams(ClipParams):
     """Constant divisor. Default: the trainer's limit of a response."""
 
 
-def dr_grpo_advantages(rollouts: Rollouts, params: DrGRPOParams) -> Signal:
+def dr_grpo_advantages(rollouts: Rollouts, params: DrGRPOParams) -> DriverOutput:
     """Dr. GRPO: GRPO without the two divisions that bias it.
 
         A_i = (R_i - mean) |o_i| / max_tokens                             sequence mean of the ratio
@@ -39,7 +39,9 @@ def dr_grpo_advantages(rollouts: Rollouts, params: DrGRPOParams) -> Signal:
 
     TRL divides by all rows, empty ones too; prime-rl's GRPO has these advantages with a token mean.
     """
-    return Signal(group_advantages(rollouts, params).value * rollouts.lengths / params.max_tokens)
+    return DriverOutput(
+        group_advantages(rollouts, params).value * rollouts.lengths / params.max_tokens
+    )
 
 
 DR_GRPO = Method(
@@ -60,7 +62,7 @@ class BaselineParams(ClipParams):
     """The mean of J."""
 
 
-def rloo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
+def rloo_advantages(rollouts: Rollouts, params: BaselineParams) -> DriverOutput:
     """RLOO, REINFORCE leave-one-out: the baseline is the mean of the others.
 
         A_i = R_i - mean_{j != i} R_j = (R_i - mean) n / (n - 1)            n responses in the group
@@ -73,7 +75,7 @@ def rloo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """
     count = rollouts.groups.count.double()
     factor = (count / (count - 1).clamp(min=1))[rollouts.groups.index]
-    return Signal(group_advantages(rollouts, params).value * factor)
+    return DriverOutput(group_advantages(rollouts, params).value * factor)
 
 
 RLOO = Method(
@@ -81,7 +83,7 @@ RLOO = Method(
 )
 
 
-def opo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
+def opo_advantages(rollouts: Rollouts, params: BaselineParams) -> DriverOutput:
     """OPO, optimal reward baseline: the mean reward weighted by length.
 
         A_i = R_i - b,   b = sum_j |o_j| R_j / sum_j |o_j|                              of the group
@@ -97,7 +99,7 @@ def opo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
     lengths = rollouts.lengths.double()
     baseline = groups.sum(rewards * lengths) / groups.sum(lengths).clamp(min=1)
     gap = rewards - baseline[groups.index]
-    return Signal(core.groups.scaled(gap, rewards, groups, params.advantage_std))
+    return DriverOutput(core.groups.scaled(gap, rewards, groups, params.advantage_std))
 
 
 OPO = Method(
@@ -105,7 +107,7 @@ OPO = Method(
 )
 
 
-def maxrl_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
+def maxrl_advantages(rollouts: Rollouts, params: BaselineParams) -> DriverOutput:
     """MaxRL, maximum likelihood of success: advantages over the success rate.
 
         A_i = (R_i - mean) / mean                                      0 where no response succeeds
@@ -118,7 +120,7 @@ def maxrl_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
     log pi over a response is a token mean here, a constant factor apart.
     """
     rate = rollouts.groups.mean(rollouts.column(None))[rollouts.groups.index]
-    return Signal((group_advantages(rollouts, params).value / rate).where(rate > 0, 0.0))
+    return DriverOutput((group_advantages(rollouts, params).value / rate).where(rate > 0, 0.0))
 
 
 MAXRL = Method(
@@ -135,13 +137,13 @@ class PassAtKParams(BaselineParams):
 
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
-        if idle := [key for key in self.changed if key in ("clip_low", "dual_clip")]:
+        if idle := [key for key in self.non_default if key in ("clip_low", "dual_clip")]:
             reason = "its advantages are never negative"
             raise ValueError(f"`{idle[0]}` has no effect in pass_at_k: {reason}. Remove it.")
         return self
 
 
-def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> Signal:
+def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> DriverOutput:
     """Pass@k as objective, with k the group: only the best response learns.
 
         A_i = R_i - R_second                    the single best response; 0 for the others, and ties
@@ -157,7 +159,7 @@ def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> Signal:
     best = rewards == groups.max(rewards)[groups.index]
     second = groups.max(rewards.masked_fill(best, -float("inf")))[groups.index]
     lead = (rewards - second).where(best & (groups.sum(best) == 1)[groups.index], 0.0)
-    return Signal(core.groups.scaled(lead, rewards, groups, params.advantage_std))
+    return DriverOutput(core.groups.scaled(lead, rewards, groups, params.advantage_std))
 
 
 PASS_AT_K = Method(
@@ -168,7 +170,7 @@ PASS_AT_K = Method(
 )
 
 
-def lite_ppo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
+def lite_ppo_advantages(rollouts: Rollouts, params: BaselineParams) -> DriverOutput:
     """Lite PPO: the group's mean, the batch's std, and a token mean.
 
         A_i = (R_i - mean of the group) / (std of the batch's rewards + 1e-6)
@@ -180,7 +182,7 @@ def lite_ppo_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """
     rewards = rollouts.rewards[rollouts.kept]
     deviation = rewards.std(correction=1) if len(rewards) > 1 else rewards.new_zeros(())
-    return Signal(group_advantages(rollouts, params).value / (deviation + core.groups.EPS))
+    return DriverOutput(group_advantages(rollouts, params).value / (deviation + core.groups.EPS))
 
 
 LITE_PPO = Method(
@@ -198,7 +200,7 @@ class REINFORCEPPParams(BaselineParams):
     advantage_std: Undivided = "none"
 
 
-def reinforce_pp_advantages(rollouts: Rollouts, params: REINFORCEPPParams) -> Signal:
+def reinforce_pp_advantages(rollouts: Rollouts, params: REINFORCEPPParams) -> DriverOutput:
     """REINFORCE++: rewards whitened over all tokens of the batch, no groups.
 
         A_i = (R_i - M) / sqrt(V + 1e-8)        M, V: mean and variance of R over the batch's tokens
@@ -208,7 +210,7 @@ def reinforce_pp_advantages(rollouts: Rollouts, params: REINFORCEPPParams) -> Si
 
     The paper's KL in the reward is off here, as by verl's default.
     """
-    return Signal(whitened(rollouts.rewards, rollouts))
+    return DriverOutput(whitened(rollouts.rewards, rollouts))
 
 
 def whitened(values: Tensor, rollouts: Rollouts) -> Tensor:
@@ -231,7 +233,7 @@ REINFORCE_PP = Method(
 )
 
 
-def reinforce_pp_baseline_advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
+def reinforce_pp_baseline_advantages(rollouts: Rollouts, params: BaselineParams) -> DriverOutput:
     """REINFORCE++-baseline: R less its group's mean, whitened over the batch.
 
         A_i = (x_i - M) / sqrt(V + 1e-8), x_i = R_i - mean of the group
@@ -242,7 +244,7 @@ def reinforce_pp_baseline_advantages(rollouts: Rollouts, params: BaselineParams)
 
     ms-swift whitens by the sequences' std. In a group of one x is R in verl, 0 here.
     """
-    return Signal(whitened(group_advantages(rollouts, params).value, rollouts))
+    return DriverOutput(whitened(group_advantages(rollouts, params).value, rollouts))
 
 
 REINFORCE_PP_BASELINE = Method(
@@ -267,7 +269,7 @@ class GDPOParams(ClipParams):
     They override those of data.rewards."""
 
 
-def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
+def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> DriverOutput:
     """GDPO: each part of the reward normalised in its group, their weighted sum in the batch.
 
         A^k_i = (r^k_i - mean(r^k)) / (std(r^k) + epsilon)            of the group, for each part k
@@ -298,7 +300,7 @@ def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
         total = total + weights.get(name, 1.0) * part
         metrics[f"gdpo/flat_{name}"] = float(groups.flat(values).double().mean())
     standard = core.batch_statistics.standardized(total, rollouts.kept, std, epsilon)
-    return Signal(standard, metrics)
+    return DriverOutput(standard, metrics)
 
 
 def _by_name(

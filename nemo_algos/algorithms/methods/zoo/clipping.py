@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, no_bounds
 from nemo_algos.algorithms.record import ClipParams, OfAdvantages, OfBounds, Params, Std
 
 if TYPE_CHECKING:
@@ -226,10 +226,10 @@ class TVParams(TVBounds):
     """The largest weight."""
 
 
-def dppo_tv_bounds(rollouts: Rollouts, params: TVBounds) -> Signal:
+def dppo_tv_bounds(rollouts: Rollouts, params: TVBounds) -> DriverOutput:
     """[1 - low / p, 1 + high / p], [B,S]."""
     inverse = inverse_probability(rollouts)
-    return Signal((params.low * inverse, params.high * inverse))
+    return DriverOutput((params.low * inverse, params.high * inverse))
 
 
 def inverse_probability(rollouts: Rollouts) -> Tensor:
@@ -290,9 +290,9 @@ class KLParams(Params):
     """The largest weight."""
 
 
-def old_logprobs(rollouts: Rollouts, params: KLParams) -> Signal:
+def old_logprobs(rollouts: Rollouts, params: KLParams) -> DriverOutput:
     """log p, [B,S], 0 off the mask."""
-    return Signal(rollouts.old_logprobs.where(rollouts.mask, 0.0))
+    return DriverOutput(rollouts.old_logprobs.where(rollouts.mask, 0.0))
 
 
 def dppo_kl_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: KLParams) -> Tensor:
@@ -400,10 +400,10 @@ class IPOParams(Params):
         return self.kl_tau > 0
 
 
-def ipo_bounds(rollouts: Rollouts, params: IPOParams) -> Signal:
+def ipo_bounds(rollouts: Rollouts, params: IPOParams) -> DriverOutput:
     """[1 - eps / p, 1 + eps / p], [B,S]."""
     distance = params.eps * inverse_probability(rollouts)
-    return Signal((distance, distance))
+    return DriverOutput((distance, distance))
 
 
 def ipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: IPOParams) -> Tensor:

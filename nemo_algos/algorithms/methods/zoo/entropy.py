@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals, group_advantages, no_bounds
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, group_advantages, no_bounds
 from nemo_algos.algorithms.record import ClipParams, OfAdvantages, OfBounds, OfLoss, Params, Std
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class HighEntropyParams(ClipParams):
     """Share of the batch's tokens, highest entropy first (the paper's rho)."""
 
 
-def high_entropy_advantages(rollouts: Rollouts, params: HighEntropyParams) -> Signal:
+def high_entropy_advantages(rollouts: Rollouts, params: HighEntropyParams) -> DriverOutput:
     """Beyond the 80/20 rule: only the tokens of the highest entropy learn.
 
         A_it = A_i where H_t >= the (1 - share) quantile of H over the batch's tokens, else 0
@@ -50,11 +50,11 @@ def high_entropy_advantages(rollouts: Rollouts, params: HighEntropyParams) -> Si
     return on_tokens(chosen, rollouts, params, "high_entropy")
 
 
-def on_tokens(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> Signal:
+def on_tokens(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> DriverOutput:
     """The group advantage on the chosen tokens, else 0, [B,S]."""
     values = group_advantages(rollouts, params).value[:, None].where(chosen, 0.0)
     tokens = max(1, int(rollouts.mask.sum()))
-    return Signal(values, {f"{name}/chosen_share": int(chosen.sum()) / tokens})
+    return DriverOutput(values, {f"{name}/chosen_share": int(chosen.sum()) / tokens})
 
 
 HIGH_ENTROPY = Method(
@@ -80,7 +80,7 @@ class ClipCovParams(ClipParams):
     """Candidates have a covariance below it (omega_high)."""
 
 
-def clip_cov_advantages(rollouts: Rollouts, params: ClipCovParams) -> Signal:
+def clip_cov_advantages(rollouts: Rollouts, params: ClipCovParams) -> DriverOutput:
     """Clip-Cov: the few tokens that cost the most entropy do not learn.
 
         C_t  = (A_i - mean A)(log pi_t - mean log pi)                 means over the batch's tokens
@@ -135,10 +135,10 @@ class KLCovParams(Params):
     """Weight of |l| there (beta)."""
 
 
-def penalty_mask(rollouts: Rollouts, params: KLCovParams) -> Signal:
+def penalty_mask(rollouts: Rollouts, params: KLCovParams) -> DriverOutput:
     """1 on the share of tokens with the largest covariance, else 0, [B,S]."""
     values = covariance(rollouts, params)
-    return Signal(core.tokens.largest_share(values, rollouts.mask, params.share).double())
+    return DriverOutput(core.tokens.largest_share(values, rollouts.mask, params.share).double())
 
 
 def kl_cov_reweight(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Memory, Method, Signal
+from nemo_algos.algorithms.kernel import DriverOutput, Memory, Method
 from nemo_algos.algorithms.record import ClipParams, Need, OfAdvantages, Std
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SPOParams(ClipParams):
         return self
 
 
-def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
+def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> DriverOutput:
     """SPO, single-stream: a prompt's success rate is tracked over all its visits, not over a group.
 
         v(x)   = alpha / (alpha + beta)                           before the batch: the baseline
@@ -89,7 +89,7 @@ def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Sig
         metrics["spo/rho"] = float(rho.mean())
     raw = rewards - value[prompts.index]
     standard = core.batch_statistics.standardized(raw, kept, params.advantage_std)
-    return Signal(standard, metrics, memory={"way": way, "prompts": seen})
+    return DriverOutput(standard, metrics, memory={"way": way, "prompts": seen})
 
 
 def _share_remembered(moved: Tensor, params: SPOParams) -> Tensor:
@@ -120,7 +120,7 @@ class EMABaselineParams(ClipParams):
 
 def ema_baseline_advantages(
     rollouts: Rollouts, params: EMABaselineParams, memory: Memory
-) -> Signal:
+) -> DriverOutput:
     """REINFORCE with a running baseline, a moving average of the batches' mean rewards.
 
         A_i = R_i - b
@@ -137,13 +137,13 @@ def ema_baseline_advantages(
     rewards = rollouts.rewards
     kept = rollouts.kept
     if not kept.any():
-        return Signal(rewards.new_zeros(rewards.shape), memory=memory)
+        return DriverOutput(rewards.new_zeros(rewards.shape), memory=memory)
     mean = float(rewards[kept].mean())
     baseline = memory.get("baseline", mean)
     scale = core.batch_statistics.deviation(rewards, kept, params.advantage_std)
     after = params.decay * baseline + (1 - params.decay) * mean
     metrics = {"ema_baseline/baseline": baseline}
-    return Signal((rewards - baseline) / scale, metrics, memory={"baseline": after})
+    return DriverOutput((rewards - baseline) / scale, metrics, memory={"baseline": after})
 
 
 EMA_BASELINE = Method(

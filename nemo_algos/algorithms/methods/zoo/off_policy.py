@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, no_bounds
 from nemo_algos.algorithms.methods.gpg import GPGParams
 from nemo_algos.algorithms.methods.zoo.entropy import on_tokens
 from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Params
@@ -25,7 +25,7 @@ class M2POParams(Params):
     """Mean squared log-ratio of the tokens kept, nats^2 (tau_M2)."""
 
 
-def m2po_advantages(rollouts: Rollouts, params: M2POParams) -> Signal:
+def m2po_advantages(rollouts: Rollouts, params: M2POParams) -> DriverOutput:
     """M2PO, second-moment trust region: stale data lose their outliers only.
 
         A_it = A_i for the most tokens whose mean (log pi_old - log pi_gen)^2 stays below the
@@ -69,12 +69,12 @@ class OPSMParams(ClipParams):
     """Drop failures whose mean log-ratio per token is beyond this, in nats."""
 
 
-def sampler_gap(rollouts: Rollouts, params: OPSMParams) -> Signal:
+def sampler_gap(rollouts: Rollouts, params: OPSMParams) -> DriverOutput:
     """mean_t (log pi_gen - log pi_old), [B]."""
     assert rollouts.gen_logprobs is not None
     mask = rollouts.mask
     gap = core.surrogate.difference(rollouts.gen_logprobs, rollouts.old_logprobs, mask, 20.0)
-    return Signal(core.surrogate.sequence_mean(gap, mask)[:, 0])
+    return DriverOutput(core.surrogate.sequence_mean(gap, mask)[:, 0])
 
 
 def opsm_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: OPSMParams) -> Tensor:
@@ -159,9 +159,9 @@ VESPO = Method(
 )
 
 
-def won(rollouts: Rollouts, params: Params) -> Signal:
+def won(rollouts: Rollouts, params: Params) -> DriverOutput:
     """1 where the outcome is above 0, else 0, [B]."""
-    return Signal((rollouts.column(None) > 0).double())
+    return DriverOutput((rollouts.column(None) > 0).double())
 
 
 def topr_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:

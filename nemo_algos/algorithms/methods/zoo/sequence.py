@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals, group_advantages
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, group_advantages
 from nemo_algos.algorithms.methods import gspo
 from nemo_algos.algorithms.record import ClipParams, OfBounds
 
@@ -50,7 +50,7 @@ class LUSPOParams(ClipParams):
     clip_high: OfBounds[float] = Field(default=2.5e-3, ge=0)
 
 
-def luspo_advantages(rollouts: Rollouts, params: LUSPOParams) -> Signal:
+def luspo_advantages(rollouts: Rollouts, params: LUSPOParams) -> DriverOutput:
     """LUSPO, length-unbiased sequence policy optimization: GSPO times the length.
 
         J = mean_i min(s_i A_i |o_i|, clip(s_i) A_i |o_i|), s_i = exp(mean_t l_t)
@@ -60,7 +60,7 @@ def luspo_advantages(rollouts: Rollouts, params: LUSPOParams) -> Signal:
 
     Returns A_i |o_i|, [B].
     """
-    return Signal(group_advantages(rollouts, params).value * rollouts.lengths)
+    return DriverOutput(group_advantages(rollouts, params).value * rollouts.lengths)
 
 
 LUSPO = Method(
@@ -75,7 +75,7 @@ LUSPO = Method(
 )
 
 
-def gepo_offset(rollouts: Rollouts, params: ClipParams) -> Signal:
+def gepo_offset(rollouts: Rollouts, params: ClipParams) -> DriverOutput:
     """log q_i - log E, E = sum q^2 / sum q over the group, [B]."""
     old = rollouts.old_logprobs.double().where(rollouts.mask, 0.0)
     log_q = core.surrogate.sequence_mean(old, rollouts.mask)[:, 0]
@@ -83,7 +83,7 @@ def gepo_offset(rollouts: Rollouts, params: ClipParams) -> Signal:
     q = log_q.exp().where(rollouts.lengths > 0, 0.0)
     groups = rollouts.groups
     expected = groups.sum(q.square()) / groups.sum(q).where(groups.sum(q) > 0, 1.0)
-    return Signal((log_q - expected.log()[groups.index]).where(rollouts.lengths > 0, 0.0))
+    return DriverOutput((log_q - expected.log()[groups.index]).where(rollouts.lengths > 0, 0.0))
 
 
 def gepo_log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:

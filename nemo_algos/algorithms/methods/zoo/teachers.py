@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, no_bounds
+from nemo_algos.algorithms.kernel import DriverOutput, Method, no_bounds
 from nemo_algos.algorithms.record import OfAdvantages, Params, Undivided
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class OPDParams(Params):
     """Folder or hub name of the teacher, which the embedded engine loads as the reference."""
 
 
-def opd_advantages(rollouts: Rollouts, params: OPDParams) -> Signal:
+def opd_advantages(rollouts: Rollouts, params: OPDParams) -> DriverOutput:
     """On-policy distillation: a teacher grades every token of the student's own responses.
 
         J = mean r A_t, A_t = log pi_ref - log pi_old, the reference as teacher
@@ -39,7 +39,7 @@ def opd_advantages(rollouts: Rollouts, params: OPDParams) -> Signal:
     mask = rollouts.mask
     gap = core.surrogate.difference(rollouts.ref_logprobs, rollouts.old_logprobs, mask, 20.0)
     tokens = max(1, int(mask.sum()))
-    return Signal(gap, {"opd/teacher_kl": -float(gap.double().sum()) / tokens})
+    return DriverOutput(gap, {"opd/teacher_kl": -float(gap.double().sum()) / tokens})
 
 
 OPD = Method(
