@@ -30,9 +30,9 @@ from nemo_algos import config
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, log1p
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.experience import Experience
@@ -153,9 +153,9 @@ def gradient(a: Algorithm, judged: Judged, loss: LossConfig = LossConfig()) -> T
 def clipped(a: Algorithm, judged: Judged) -> Tensor:
     """float [T]: 1 for the tokens that `clip/fraction` counts."""
     mask, signals = judged.rollouts.mask, a.signals(judged.rollouts, {})
-    shaped = a.shape(judged.log_ratio, mask, signals)
-    above = (shaped.side > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
-    below = (shaped.side < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))
+    shaped = a.transform(judged.log_ratio, mask, signals)
+    above = (shaped.clip_sign > 0) & (shaped.clip_log_ratio > log1p(shaped.high, torch.float32))
+    below = (shaped.clip_sign < 0) & (shaped.clip_log_ratio < log1p(-shaped.low, torch.float32))
     return (above | below).expand_as(mask)[mask].float()
 
 

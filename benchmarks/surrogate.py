@@ -61,7 +61,7 @@ def bare(
     """policy_loss without KL, checks and statistics."""
     mask = rollouts.mask
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, a.base.params.max_log_ratio)
-    terms = a.surrogate(a.shape(log_ratio, mask, signals), logprobs, mask)
+    terms = a.surrogate(a.transform(log_ratio, mask, signals), logprobs, mask)
     return -reduce(terms, mask, a.mean, counts)
 
 

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.algorithm import Algorithm
     from nemo_algos.algorithms.build import build
     from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
+    from nemo_algos.algorithms.extensions.loss_config import LossConfig
+    from nemo_algos.algorithms.extensions.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.kernel import (
+        DriverOutput,
         Method,
-        Signal,
         Signals,
         group_advantages,
         no_bounds,
@@ -21,15 +23,13 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.loss import batch_loss, policy_loss
     from nemo_algos.algorithms.methods import METHODS
     from nemo_algos.algorithms.record import ClipParams, Params
-    from nemo_algos.algorithms.riders.loss_config import LossConfig
-    from nemo_algos.algorithms.riders.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
     from nemo_algos.config import ConfigError, Finding, validate
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "LossConfig",
-    "LossTerm", "Method", "Params", "Rollouts", "Signal", "Signals", "TermInputs", "TermParams",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "DriverOutput", "Finding",
+    "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "TermInputs", "TermParams",
     "batch_loss", "build", "group_advantages", "no_bounds", "policy_loss", "prompt_key",
     "sequence_mean", "token_log_ratio", "validate",
 ]  # fmt: skip
@@ -42,11 +42,11 @@ _HOMES = {
     "algorithms.loss": ("batch_loss", "policy_loss"),
     "algorithms.record": ("ClipParams", "Params"),
     "algorithms.kernel": (
-        *("Method", "Signal", "Signals"),
+        *("DriverOutput", "Method", "Signals"),
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
-    "algorithms.riders.loss_config": ("LossConfig",),
-    "algorithms.riders.terms": ("LossTerm", "TermInputs", "TermParams"),
+    "algorithms.extensions.loss_config": ("LossConfig",),
+    "algorithms.extensions.terms": ("LossTerm", "TermInputs", "TermParams"),
     "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }
 

@@ -6,15 +6,14 @@
 import csv
 import inspect
 import re
-from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, fill
 from typing import Any, get_args
 
 from nemo_algos.algorithms.core.importance import importance
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS, STUDIED
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
@@ -73,8 +72,8 @@ def section(method: Method, figures: list[dict[str, str]]) -> str:
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
     peers = ((VERSION.sub(r"\1", row["against"]), largest(row)) for row in figures)
     rows["equals"] = ", ".join(f"{peer} ({difference})" for peer, difference in peers)
-    lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
-    lines += [f"```text\n{formula(method.name)}\n```\n"]
+    lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method)}"), ""]
+    lines += [f"```text\n{formula(method)}\n```\n"]
     lines += [wrapped(f"- {first}", "  ")] if first else []
     lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
@@ -103,19 +102,23 @@ def largest(row: dict[str, str]) -> str:
     return max((row[k] for k in ("loss", "gradient") if row[k]), key=float)
 
 
-def formula(name: str) -> str:
-    """The indented paragraph at the head of its file."""
-    (text,) = re.findall(r"^(?: {4}.*\n?)+", document(name), re.MULTILINE)
+def formula(method: Method) -> str:
+    """The indented paragraph of the method's docstring."""
+    (text,) = re.findall(r"^(?: {4}.*\n?)+", document(method), re.MULTILINE)
     return dedent(text).rstrip()
 
 
-def document(name: str) -> str:
-    return inspect.getdoc(import_module(METHODS.modules[name])) or ""
+def document(method: Method) -> str:
+    """The docstring of the one function of the record that has the method's name and a reason."""
+    slots = (method.advantages, method.log_ratio, method.reweight)
+    named = [f for f in slots if f.__name__.startswith(f"{method.name}_")]
+    (text,) = (doc for doc in map(inspect.getdoc, named) if doc and "\n\nWhy: " in doc)
+    return text
 
 
-def why(name: str) -> str:
-    """The paragraph that begins with Why at the head of its file."""
-    (reason,) = (p for p in document(name).split("\n\n") if p.startswith("Why: "))
+def why(method: Method) -> str:
+    """The paragraph of the method's docstring that begins with Why."""
+    (reason,) = (p for p in document(method).split("\n\n") if p.startswith("Why: "))
     text = " ".join(reason.removeprefix("Why: ").split())
     return text[0].upper() + text[1:]
 
@@ -125,19 +128,6 @@ def own(method: Method) -> set[str]:
     fields = method.params.model_fields
     stock = {"advantage_std": "sample", "max_log_ratio": 20.0}
     return {k for k in SHARED if k in fields and fields[k].default != stock.get(k)}
-
-
-def functions(method: Method) -> list[object]:
-    """The functions of its record but for those that all methods have."""
-    slots = (method.advantages, method.bounds, method.constant_bounds, method.log_ratio)
-    found = [*slots, method.reweight, *method.extras.values()]
-    return [f for f in found if f is not None and f.__module__ != Method.__module__]
-
-
-def length(function: object) -> int:
-    """Its lines of code, without docstring."""
-    code = inspect.getsource(function).rstrip()  # pyright: ignore
-    return len(code.splitlines()) - len((inspect.getdoc(function) or "").splitlines())
 
 
 def paper(text: str) -> str:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.kernel import Signals, keep_advantages
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 KL = LossConfig(reference_policy_kl_penalty=0.01)

@@ -36,26 +36,34 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # the methods' formulas
-    Mutant(ZOO + "topr.py", "log_ratio.clamp(max=0).exp()", "log_ratio.exp()"),
-    Mutant(ZOO + "opsm.py", '["gap"] - core', '["gap"] + core'),
-    Mutant(ZOO + "sapo.py", "params.tau_negative", "params.tau_positive"),
-    Mutant(ZOO + "fipo.py", "weight.clamp(0.8, 1.0)", "weight.clamp(0.8, 1.2)"),
-    Mutant(ZOO + "fipo.py", "mask.cumsum(1)", "mask.new_ones(mask.shape).cumsum(1)"),
-    Mutant(ZOO + "kl_cov.py", "(-log_ratio).exp()", "log_ratio.exp()"),
-    Mutant(ZOO + "ce_gppo.py", "params.beta_low", "params.beta_high"),
-    Mutant(ZOO + "clip_cov.py", "lower) | (values", "lower) & (values"),
-    Mutant(ZOO + "m2po.py", "int((means <", "int((ranked <"),
-    Mutant(ZOO + "spo.py", "[a, b, way] for", "[a, b, past.get(key, [0, 0, way])[2]] for"),
-    Mutant(ZOO + "high_entropy.py", "values >= low", "values > low", OF_ZOO),
-    Mutant(ZOO + "aspo.py", "ratio >= 1 - signals.low", "ratio >= 1 - signals.high"),
-    Mutant(ZOO + "dppo_kl.py", "kl <= params.high", "kl <= params.low"),
-    Mutant(ZOO + "dppo_tv.py", "ratio >= 1 - signals.low", "ratio >= 1 - signals.high"),
-    Mutant(ZOO + "ipo.py", "ratio >= 1 - signals.low", "ratio >= -signals.low"),
-    Mutant(ZOO + "vespo.py", "params.k_positive", "params.k_negative"),
-    Mutant(ZOO + "gepo.py", ".where(rollouts.lengths > 0, 0.0)\n    groups", "\n    groups"),
-    Mutant(ZOO + "prime_rl.py", "abs() < params.max_log_ratio", "abs() <= 1e9"),
-    Mutant(ZOO + "lite_ppo.py", "correction=1", "correction=0"),
-    Mutant(ZOO + "luspo.py", "lengths", "lengths.clamp(max=3)"),
+    Mutant(ZOO + "off_policy.py", "log_ratio.clamp(max=0).exp()", "log_ratio.exp()"),
+    Mutant(ZOO + "off_policy.py", '["gap"] - core', '["gap"] + core'),
+    Mutant(ZOO + "clipping.py", "params.tau_negative", "params.tau_positive"),
+    Mutant(ZOO + "clipping.py", "weight.clamp(0.8, 1.0)", "weight.clamp(0.8, 1.2)"),
+    Mutant(ZOO + "clipping.py", "mask.cumsum(1)", "mask.new_ones(mask.shape).cumsum(1)"),
+    Mutant(ZOO + "entropy.py", "(-log_ratio).exp()", "log_ratio.exp()"),
+    Mutant(ZOO + "clipping.py", "params.beta_low", "params.beta_high"),
+    Mutant(ZOO + "entropy.py", "lower) | (values", "lower) & (values"),
+    Mutant(ZOO + "off_policy.py", "int((means <", "int((ranked <"),
+    Mutant(ZOO + "memory.py", "= [a, b, way]", "= [a, b, past.get(key, [0, 0, way])[2]]"),
+    Mutant(ZOO + "entropy.py", "values >= low", "values > low", OF_ZOO),
+    Mutant(
+        ZOO + "clipping.py",
+        "ratio.where(ratio >= 1 - signals.low",
+        "ratio.where(ratio >= 1 - signals.high",
+    ),
+    Mutant(ZOO + "clipping.py", "kl <= params.high", "kl <= params.low"),
+    Mutant(
+        ZOO + "clipping.py", "above = ratio >= 1 - signals.low", "above = ratio >= 1 - signals.high"
+    ),
+    Mutant(ZOO + "clipping.py", "within = (ratio >= 1 - signals", "within = (ratio >= -signals"),
+    Mutant(ZOO + "off_policy.py", "params.k_positive", "params.k_negative"),
+    Mutant(ZOO + "sequence.py", ".where(rollouts.lengths > 0, 0.0)\n    groups", "\n    groups"),
+    Mutant(
+        ZOO + "clipping.py", "(log_ratio.abs() < params.max_log_ratio", "(log_ratio.abs() <= 1e9"
+    ),
+    Mutant(ZOO + "advantages.py", "correction=1", "correction=0"),
+    Mutant(ZOO + "sequence.py", "* rollouts.lengths)", "* rollouts.lengths.clamp(max=3))"),
     Mutant(METHODS + "gmpo.py", "expm1(params.log_clip_high)", "expm1(params.log_clip_low)"),
     Mutant(METHODS + "erpo.py", "params.process_weight", "0.5 * params.process_weight"),
     Mutant(METHODS + "apmpo.py", "high = params.clip_min", "high = params.clip_max"),
@@ -101,8 +109,8 @@ def survives(mutant: Mutant) -> bool:
     """Whether its tests stay green."""
     path = ROOT / mutant.path
     source = path.read_text()
-    assert mutant.right in source, f"{mutant.path} has no {mutant.right!r}"
-    path.write_text(source.replace(mutant.right, mutant.wrong, 1))
+    assert source.count(mutant.right) == 1, f"{mutant.path}: {mutant.right!r} is not there once"
+    path.write_text(source.replace(mutant.right, mutant.wrong))
     try:
         tests = ["pytest", "-q", "-x", "-n", "0", "--no-header", *mutant.tests.split()]
         return subprocess.run(tests, cwd=ROOT, capture_output=True).returncode == 0

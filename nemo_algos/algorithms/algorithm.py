@@ -1,23 +1,28 @@
-"""A method, or a combination, ready to use: the kernel with its riders."""
+"""A method, or a combination, ready to use: the kernel with its extensions."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nemo_algos.algorithms.extensions.correction import (
+    WEIGHTS,
+    CorrectionConfig,
+    check_corrected,
+    correct,
+)
+from nemo_algos.algorithms.extensions.terms import WeightedTerm
 from nemo_algos.algorithms.kernel import (
     Component,
+    DriverOutput,
     Kernel,
     Memory,
     Method,
-    Signal,
     Signals,
     group_advantages,
 )
 from nemo_algos.algorithms.record import OF_PARTNERS, TOKEN_INPUTS
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
-from nemo_algos.algorithms.riders.terms import WeightedTerm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,17 +31,27 @@ if TYPE_CHECKING:
 
 
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
+PER_SEQUENCE = {
+    "reward_parts": "name the parts of the reward, each [B]",
+    "prompt": "give each sequence the number of its prompt [B], e.g. `prompt_key` of its tokens",
+    "drift": "measure how far the policy has moved since the previous batch, [B]",
+}
+LOGPROBS = ("old_logprobs", "ref_logprobs", "gen_logprobs")
+POSITIVE = (
+    "{name} has {value:g} on a response token, and a logarithm of a probability is never above 0. "
+    "Give log-probabilities, not probabilities or losses (negative log-likelihoods)."
+)
 
 
 def needs_of_advantages(component: Component) -> frozenset[str]:
-    """What its advantages need."""
+    """The inputs that the component's advantages need."""
     method, params = component
     own = method.advantages is not group_advantages
     return (method.needs - OF_PARTNERS if own else frozenset()) | params.needs
 
 
 def needs_of_rest(method: Method) -> frozenset[str]:
-    """What its bounds and extras need."""
+    """The inputs that the method's bounds and extras need."""
     inputs = TOKEN_INPUTS if method.extras else frozenset[str]()
     more = method.bounds or method.extras
     return method.needs & (inputs | {"unit_rewards"}) if more else frozenset()
@@ -53,14 +68,13 @@ class Algorithm(Kernel):
     def name(self) -> str:
         """The method's name, or erpo+etr+nll for ERPO's advantages, ETR's bounds, an NLL term."""
         components = (self.advantages, self.base, self.bounds)
-        names = [c.method.name for c in components] + [
-            weighted.term.name for weighted in self.terms
-        ]
+        names = [component.method.name for component in components]
+        names += [weighted.term.name for weighted in self.terms]
         return "+".join(dict.fromkeys(names))
 
     @property
     def needs(self) -> frozenset[str]:
-        """Of each component what its part of the method needs, of the terms, of the correction."""
+        """Inputs needed by the components, the loss terms and the correction."""
         rest = needs_of_rest(self.base.method) | needs_of_rest(self.bounds.method)
         parts = {"reward_parts"} if self.columns else set[str]()
         sampled = {"gen_logprobs"} if self.correction.active else set[str]()
@@ -70,7 +84,7 @@ class Algorithm(Kernel):
 
     @property
     def advantage_needs(self) -> frozenset[str]:
-        """What the method that gives the advantages needs for them."""
+        """The inputs that the advantages need."""
         return needs_of_advantages(self.advantages)
 
     @property
@@ -94,11 +108,11 @@ class Algorithm(Kernel):
 
     @property
     def per_token(self) -> dict[str, bool]:
-        """As the kernel's, with the weights of terms and of the correction."""
+        """`Kernel.per_token` plus the weights of terms and of the correction."""
         return {
             **super().per_token,
             **dict.fromkeys((weighted.key for weighted in self.terms), False),
-            **dict.fromkeys([off_policy.WEIGHTS] if self.correction.weighs else [], True),
+            **dict.fromkeys([WEIGHTS] if self.correction.weighs else [], True),
         }
 
     def with_max_tokens(self, tokens: int | None) -> Algorithm:
@@ -112,8 +126,8 @@ class Algorithm(Kernel):
         return replace(self, **{k: own for k in slots if getattr(self, k) is self.advantages})
 
     def correct(self, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
-        """The rollouts for `signals` and the loss, corrected, and metrics; see `off_policy`."""
-        return off_policy.correct(self.correction, rollouts)
+        """The rollouts as `signals` and the loss take them, and metrics: `correction.correct`."""
+        return correct(self.correction, rollouts)
 
     def signals(
         self, rollouts: Rollouts, memory: Memory | None = None, batch_size: int | None = None
@@ -125,18 +139,16 @@ class Algorithm(Kernel):
         Raises ValueError when an input that the method needs is missing or out of range, or when
         a method's function returns something else than its record declares.
         """
-        from nemo_algos.algorithms.riders import inputs  # which no worker needs
-
-        off_policy.check(self.correction, rollouts)
-        inputs.check(self.name, self.needs, self.unit_columns, rollouts, memory)
-        past, size = memory or {}, batch_size or max(len(rollouts), 1)
-        found = self.drive(rollouts, past)
-        found |= {
-            each.key: each.signal(rollouts, past.get(each.key, {}), size) for each in self.terms
-        }
+        check_corrected(self.correction, rollouts)
+        check_inputs(self.name, self.needs, self.unit_columns, rollouts, memory)
+        past = memory or {}
+        size = batch_size or max(len(rollouts), 1)
+        outputs = self.compute_signals(rollouts, past)
+        for term in self.terms:
+            outputs[term.key] = term.signal(rollouts, past.get(term.key, {}), size)
         if self.correction.weighs:
-            found[off_policy.WEIGHTS] = Signal(rollouts.rollout_is_weights)
-        signals = self.join(found, rollouts)
+            outputs[WEIGHTS] = DriverOutput(rollouts.rollout_is_weights)
+        signals = self.to_columns(outputs, rollouts)
         if rollouts.sample_mask is None:
             return signals
         masked = {"rollouts/masked_share": float((~rollouts.kept).double().mean())}
@@ -148,3 +160,62 @@ class Algorithm(Kernel):
         for weighted in self.terms:
             zero = zero & (signals.extras[weighted.key][:, 0] == 0)
         return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)
+
+
+def check_inputs(
+    name: str,
+    needs: Set[str],
+    units: Set[str | None],
+    rollouts: Rollouts,
+    memory: Memory | None,
+) -> None:
+    """Raises ValueError where something that the driver half needs is missing or out of range.
+
+    units: the parts of the reward that must be in [0, 1], None for the whole.
+    """
+    if "memory" in needs and memory is None:
+        raise ValueError(
+            f"{name} remembers earlier batches. Give `Algorithm.signals` the memory of the "
+            "previous signals, {} at first."
+        )
+    for need, remedy in PER_SEQUENCE.items():
+        given = getattr(rollouts, need)
+        if need in needs and (given is None or (isinstance(given, dict) and not given)):
+            raise ValueError(f"{name} needs {need}: {remedy}")
+    for need in TOKEN_INPUTS & needs:
+        value = getattr(rollouts, need)
+        if value is None:
+            raise ValueError(f"{name} needs {need} [B, S]. Compute it for the rollout batch.")
+        if not _all_finite(value + rollouts.old_logprobs, rollouts.mask):
+            raise ValueError(
+                f"the {need} of a response token is not finite, and {name} would spread it over "
+                "the group. Look for the NaN in the model's forward pass."
+            )
+    for name_of in LOGPROBS:
+        _check_logprobs(name_of, getattr(rollouts, name_of), rollouts)
+    for column in units:
+        _check_unit(name, rollouts.column(column))
+
+
+def _check_unit(name: str, rewards: Tensor) -> None:
+    outside = (rewards < 0) | (rewards > 1)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}. "
+            "Map them, e.g. (R + 1) / 2 for rewards of -1 and 1."
+        )
+
+
+def _check_logprobs(name: str, values: Tensor | None, rollouts: Rollouts) -> None:
+    """Raises ValueError where a finite value on the mask is more than rounding above 0."""
+    if values is None:
+        return
+    positive = rollouts.mask & (values > rollouts.largest_logprob) & values.isfinite()
+    if positive.any():
+        raise ValueError(POSITIVE.format(name=name, value=float(values[positive].max())))
+
+
+def _all_finite(values: Tensor, mask: Tensor) -> bool:
+    """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
+    return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())

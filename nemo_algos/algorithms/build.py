@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.extensions.compatibility import COMPONENTS, misfits
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm, WeightedTerm
 from nemo_algos.algorithms.kernel import Component, Method
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.record import check_constant_bounds
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
-from nemo_algos.algorithms.riders.fit import COMPONENTS, misfits
-from nemo_algos.algorithms.riders.terms import TERMS, LossTerm, WeightedTerm
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 
 Record = TypeVar("Record", Method, LossTerm)

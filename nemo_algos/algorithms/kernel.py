@@ -27,12 +27,12 @@ INFINITE = (float("inf"), float("inf"))
 Memory = Mapping[str, Any]  # what JSON holds: numbers, texts, lists and dictionaries by text
 
 
-class Signal(NamedTuple):
+class DriverOutput(NamedTuple):
     """What a function of the driver half returns.
 
-    value: advantages or an extra, [B] or (named in Method.per_token) [B,S]; of bounds, (low, high),
-    numbers or such tensors. metrics: numbers. reports: [B] or [B,S], read by nobody in a worker.
-    memory: what the function is given with the next batch.
+    value: advantages or an extra, [B] or (named in Method.per_token) [B,S]; for bounds, (low,
+    high), numbers or such tensors. metrics: numbers for the log. reports: [B] or [B,S] for the
+    driver, which no worker reads. memory: what the function is given with the next batch.
     """
 
     value: Any
@@ -45,8 +45,9 @@ class Signal(NamedTuple):
 class Signals:
     """The driver half's result for a rollout batch: constants of the loss, [B,1] or [B,S].
 
-    low, high: clip to [1 - low, 1 + high], plain numbers where no batch changes them; extras: the
-    method's own and its riders', by name; metrics, reports, memory: of all `Signal`s.
+    low, high: the clip range [1 - low, 1 + high], plain numbers where no batch changes them.
+    extras: inputs of the method and its extensions, by name. metrics, reports, memory: those of all
+    `DriverOutput`s.
     """
 
     advantages: Tensor
@@ -61,34 +62,39 @@ class Signals:
         return self._map(lambda x: x[rows])
 
     def to(self, *args: Any) -> Signals:
-        """As Tensor.to, for every tensor."""
+        """Tensor.to for every tensor."""
         return self._map(lambda x: x.to(*args))
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> Signals:
-        low, high = (b if isinstance(b, (int, float)) else f(b) for b in (self.low, self.high))
-        extras, reports = ({k: f(v) for k, v in x.items()} for x in (self.extras, self.reports))
-        tensors = {"advantages": f(self.advantages), "extras": extras, "reports": reports}
-        return replace(self, low=low, high=high, **tensors)
+        return replace(
+            self,
+            advantages=f(self.advantages),
+            low=self.low if isinstance(self.low, (int, float)) else f(self.low),
+            high=self.high if isinstance(self.high, (int, float)) else f(self.high),
+            extras={name: f(value) for name, value in self.extras.items()},
+            reports={name: f(value) for name, value in self.reports.items()},
+        )
 
 
 class Shaped(NamedTuple):
-    """The surrogate's log r' and A', [B,S] or [B,1], and the log-ratio that low and high judge.
+    """The surrogate's inputs in a worker: log r' and A', [B,S] or [B,1], and the clip range.
 
-    side: its sign tells which bound cuts; A' itself, or A where reweight cuts it to 0.
+    clip_log_ratio: the log-ratio that the clip bounds are compared with. clip_sign: its sign says
+    which bound acts; it is A' itself, or A where reweight sets A' to 0 beyond a bound.
     """
 
     log_ratio: Tensor
     advantages: Tensor
-    judged: Tensor
+    clip_log_ratio: Tensor
     low: Tensor | float
     high: Tensor | float
-    side: Tensor
+    clip_sign: Tensor
 
 
-def group_advantages(rollouts: Rollouts, params: Params) -> Signal:
+def group_advantages(rollouts: Rollouts, params: Params) -> DriverOutput:
     """A_i = (R_i - mean) / (std + 1e-6) over the sequence's group, [B]."""
     groups = rollouts.groups
-    return Signal(core.groups.advantages(rollouts.rewards, groups, params.advantage_std))
+    return DriverOutput(core.groups.advantages(rollouts.rewards, groups, params.advantage_std))
 
 
 def no_bounds(params: Params) -> tuple[float, float]:
@@ -115,10 +121,10 @@ def keep_advantages(log_ratio: Tensor, mask: Tensor, signals: Signals, params: P
 class Method:
     """One method: the surrogate's inputs as functions, and what the engines must know about it.
 
-    advantages(rollouts, params)    -> Signal of [B]
-    bounds(rollouts, params)        -> Signal of (low, high), where they depend on the batch
+    advantages(rollouts, params)    -> DriverOutput of [B]
+    bounds(rollouts, params)        -> DriverOutput of (low, high), where they depend on the batch
     constant_bounds(params)         -> (low, high), numbers, where they do not (bounds is None)
-    extras: name -> function(rollouts, params) -> Signal of [B], for the worker half
+    extras: name -> function(rollouts, params) -> DriverOutput of [B], for the worker half
     log_ratio(l, mask, signals, params)           -> log r', [B,S] or [B,1]
     reweight(log r', mask, signals, params)       -> A'
 
@@ -135,10 +141,10 @@ class Method:
     name: str
     paper: str
     params: type[Params]
-    advantages: Callable[..., Signal] = group_advantages
-    bounds: Callable[[Rollouts, Any], Signal] | None = None
+    advantages: Callable[..., DriverOutput] = group_advantages
+    bounds: Callable[[Rollouts, Any], DriverOutput] | None = None
     constant_bounds: Callable[[Any], tuple[float, float]] = clip_bounds
-    extras: Mapping[str, Callable[[Rollouts, Any], Signal]] = field(default_factory=dict)
+    extras: Mapping[str, Callable[[Rollouts, Any], DriverOutput]] = field(default_factory=dict)
     log_ratio: Callable[[Tensor, Tensor, Signals, Any], Tensor] = token_log_ratio
     reweight: Callable[[Tensor, Tensor, Signals, Any], Tensor] = keep_advantages
     per_token: frozenset[str] = frozenset()
@@ -167,12 +173,12 @@ class Component(NamedTuple):
 
     @property
     def flat_group_is_inert(self) -> bool:
-        """By the record, or with these parameters."""
+        """Whether the record or these parameters say so."""
         return self.method.flat_group_is_inert or self.params.flat_group_is_inert
 
     @property
     def form(self) -> record.Form:
-        """By the record, or with these parameters."""
+        """The record's form; logprob where these parameters ask for it."""
         return "logprob" if self.params.score_form else self.method.form
 
 
@@ -205,27 +211,38 @@ class Kernel:
             **{k: k in self.base.method.per_token for k in self.base.method.extras},
         }
 
-    def drive(self, rollouts: Rollouts, memory: Memory) -> dict[str, Signal]:
-        """What the driver's functions return, by the signal that each gives."""
-        (method, params), (own, own_params), bounds = self.advantages, self.base, self.bounds
+    def compute_signals(self, rollouts: Rollouts, memory: Memory) -> dict[str, DriverOutput]:
+        """What the functions of the driver half return, by the name of the signal."""
+        method, params = self.advantages
         past = [memory.get("advantages", {})] if "memory" in method.needs else []
-        found = {"advantages": method.advantages(rollouts, params, *past)}
-        if bounds.method.bounds:
-            found["bounds"] = bounds.method.bounds(rollouts, bounds.params)
-        found |= {k: extra(rollouts, own_params) for k, extra in own.extras.items()}
-        record.check_signals(self, found, Signal)
-        return found
+        outputs = {"advantages": method.advantages(rollouts, params, *past)}
+        if self.bounds.method.bounds:
+            outputs["bounds"] = self.bounds.method.bounds(rollouts, self.bounds.params)
+        for name, extra in self.base.method.extras.items():
+            outputs[name] = extra(rollouts, self.base.params)
+        record.check_signals(self, outputs, DriverOutput)
+        return outputs
 
-    def join(self, found: Mapping[str, Signal], rollouts: Rollouts) -> Signals:
+    def to_columns(self, outputs: Mapping[str, DriverOutput], rollouts: Rollouts) -> Signals:
         """The signals of a batch, each value as a column [B,1] or [B,S]."""
-        values = {k: signal.value for k, signal in found.items()}
+        values = {name: output.value for name, output in outputs.items()}
         values |= zip(("low", "high"), values.pop("bounds", ()), strict=False)
-        columns = {k: self._column(k, v, rollouts) for k, v in values.items()}
+        columns = {name: self._column(name, value, rollouts) for name, value in values.items()}
         low, high = self.constant_bounds or (columns.pop("low"), columns.pop("high"))
-        metrics = {k: v for signal in found.values() for k, v in signal.metrics.items()}
-        reports = {k: v for signal in found.values() for k, v in signal.reports.items()}
-        memory = {k: signal.memory for k, signal in found.items() if signal.memory}
-        return Signals(columns.pop("advantages"), low, high, columns, metrics, reports, memory)
+        metrics = dict[str, float]()
+        reports = dict[str, "Tensor"]()
+        for output in outputs.values():
+            metrics |= output.metrics
+            reports |= output.reports
+        return Signals(
+            advantages=columns.pop("advantages"),
+            low=low,
+            high=high,
+            extras=columns,
+            metrics=metrics,
+            reports=reports,
+            memory={name: output.memory for name, output in outputs.items() if output.memory},
+        )
 
     def _column(self, name: str, value: Tensor | float, rollouts: Rollouts) -> Tensor:
         shape = rollouts.mask.shape if self.per_token[name] else rollouts.mask.shape[:1]
@@ -234,22 +251,27 @@ class Kernel:
         record.check_shape(self, name, value, shape, rollouts.mask)
         return value if self.per_token[name] else value[:, None]
 
-    def shape(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
-        """The worker half: from the token log-ratio l [B,S], clamped, 0 off the mask, in its dtype.
+    def transform(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
+        """The worker half: log r' and A' from the token log-ratio l [B,S], in its dtype.
 
-        Uses nothing but l and the signals of these rows, so micro-batches and ranks may cut between
-        sequences.
+        l is clamped, and 0 off the mask. Nothing but l and the signals of these rows is used, so
+        micro-batches and ranks may cut between sequences.
         """
         method = self.base.method
         signals = signals.to(mask.device, log_ratio.dtype)
         shaped = self._selected("log_ratio", log_ratio, mask, signals)
         advantages = self._selected("reweight", shaped.detach(), mask, signals)
-        judged = log_ratio if method.clips == "token" else shaped
-        side = signals.advantages if method.clips == "weight" else advantages
-        return Shaped(shaped, advantages, judged, signals.low, signals.high, side)
+        return Shaped(
+            log_ratio=shaped,
+            advantages=advantages,
+            clip_log_ratio=log_ratio if method.clips == "token" else shaped,
+            low=signals.low,
+            high=signals.high,
+            clip_sign=signals.advantages if method.clips == "weight" else advantages,
+        )
 
     def _selected(self, name: str, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Tensor:
-        """What a function of the worker half gives, 0 off the mask: it may be NaN there."""
+        """The result of a function of the worker half, with 0 off the mask, where it may be NaN."""
         method, params = self.base
         value = getattr(method, name)(log_ratio, mask, signals, params)
         if value is log_ratio or value is signals.advantages:
@@ -259,11 +281,11 @@ class Kernel:
         return value.where(used, 0.0)
 
     def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
-        """The low and high of the surrogate itself: infinite where the method clips elsewhere."""
+        """The surrogate's own clip range; infinite where the method clips elsewhere."""
         return (shaped.low, shaped.high) if self.base.method.clips == "ratio" else INFINITE
 
     def surrogate(self, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
-        """What J is the mean of, per token [B,S] or per sequence [B,1]."""
+        """The terms whose mean is J, per token [B,S] or per sequence [B,1]."""
         if self.base.form == "logprob":
             dtype = core.surrogate.working_dtype(logprobs)
             return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages

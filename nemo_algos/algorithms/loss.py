@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.algorithm import POSITIVE, Algorithm
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.extensions import terms
+from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights, sampler_weights
+from nemo_algos.algorithms.extensions.loss_config import LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Method, Shaped, Signals
-from nemo_algos.algorithms.riders import loss_inputs, off_policy, terms
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.config import validate
 
 if TYPE_CHECKING:
@@ -72,13 +73,11 @@ def policy_loss(
     """
     if not isinstance(config, LossConfig):
         config = validate(LossConfig, dict(config), "loss_fn")
-    loss_inputs.check(algorithm, logprobs, rollouts, signals, counts, config, entropy)
-    mask, limit = (
-        loss_inputs.finite(logprobs, rollouts, config),
-        algorithm.base.params.max_log_ratio,
-    )
+    _check_arguments(algorithm, logprobs, rollouts, signals, counts, config, entropy)
+    mask = _finite_mask(logprobs, rollouts, config)
+    limit = algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
-    shaped = algorithm.shape(log_ratio, mask, signals)
+    shaped = algorithm.transform(log_ratio, mask, signals)
     weights = _weights(algorithm, logprobs, rollouts, signals, mask, config)
     gains = algorithm.surrogate(shaped, logprobs, mask)
     gains = gains if weights is None else gains * weights
@@ -97,6 +96,93 @@ def policy_loss(
     return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
 
 
+def _check_arguments(
+    algorithm: Algorithm,
+    logprobs: Tensor,
+    rollouts: Rollouts,
+    signals: Signals,
+    counts: Counts,
+    config: LossConfig,
+    entropy: Tensor | None,
+) -> None:
+    """Raises ValueError where the arguments of `policy_loss` do not go together."""
+    weighed = config.use_importance_sampling_correction
+    for finding in contradictions(algorithm.correction, weighed):
+        raise ValueError(str(finding))
+    if not hasattr(logprobs, "requires_grad"):  # without an import of torch
+        found = type(logprobs).__name__
+        raise ValueError(f"logprobs must be a tensor with gradient, got a {found}")
+    if logprobs.shape != rollouts.mask.shape:
+        raise ValueError(
+            f"logprobs has shape {list(logprobs.shape)}, but the mask of the rollouts has "
+            f"{list(rollouts.mask.shape)}. Pass one log-prob per position."
+        )
+    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
+        raise ValueError("reference_policy_kl_penalty above 0 needs ref_logprobs [B, S]")
+    if weighed and rollouts.gen_logprobs is None:
+        needed = "gen_logprobs [B, S], the sampler's log-probs"
+        raise ValueError(f"use_importance_sampling_correction needs {needed}")
+    _check_signals(algorithm, rollouts, signals, counts)
+    needed = "entropy_gradient" in algorithm.needs
+    if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):
+        raise ValueError(
+            f"{algorithm.name} needs the policy's entropy with its gradient. Give `policy_loss` "
+            "the entropy [B, S] computed from the logits."
+        )
+
+
+def _check_signals(
+    algorithm: Algorithm, rollouts: Rollouts, signals: Signals, counts: Counts
+) -> None:
+    bounds = {"low": signals.low, "high": signals.high}
+    own = bounds | {"advantages": signals.advantages, **signals.extras}
+    given = {k: [*x.shape] for k, x in own.items() if not isinstance(x, (int, float))}
+    rows, positions = rollouts.mask.shape
+    wanted = {k: [rows, positions if each else 1] for k, each in algorithm.per_token.items()}
+    if given != wanted:
+        raise ValueError(
+            f"these are not signals of {algorithm.name} for these rollouts: their shapes are "
+            f"{given} instead of {wanted}. Take `Algorithm.signals` of the whole batch, and the "
+            "same rows of both."
+        )
+    if min(counts.sequences, counts.tokens) <= 0 and rollouts.mask.any():
+        raise ValueError(
+            f"the loss cannot be divided by {counts}. Take `Counts.of` the mask of the whole "
+            "optimizer batch."
+        )
+
+
+def _finite_mask(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
+    """The mask without response tokens whose log-probs are NaN or infinite.
+
+    Raises ValueError for log-probs above 0; FloatingPointError where there are any that are not
+    finite, unless `on_nonfinite: report`.
+    """
+    mask = rollouts.mask
+    limit = rollouts.largest_logprob
+    own = logprobs.detach().where(mask, 0.0)
+    total = own + rollouts.old_logprobs
+    for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
+        total = total if extra is None else total + extra
+    # one answer of the device for both questions
+    if not mask.numel() or total.where(mask, 0.0).sum().isfinite() & (own.max() <= limit):
+        return mask
+    positive = own[(own > limit) & own.isfinite()]
+    if len(positive):
+        raise ValueError(POSITIVE.format(name="logprobs", value=float(positive.max())))
+    bad = mask & ~total.isfinite()
+    if not bad.any():  # only the sum overflowed
+        return mask
+    if config.on_nonfinite == "error":
+        row, position = bad.nonzero()[0].tolist()
+        raise FloatingPointError(
+            f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
+            f"position {position}). Lower the learning rate, or set `loss_fn.on_nonfinite: report` "
+            "to drop and count them."
+        )
+    return mask & ~bad
+
+
 def _weights(
     algorithm: Algorithm,
     logprobs: Tensor,
@@ -108,12 +194,13 @@ def _weights(
     """What the gains are multiplied by, [B,S] or [B,1]; None: by 1."""
     correction, old = algorithm.correction, rollouts.old_logprobs
     if correction.bypass_mode:
-        return off_policy.of_two_policies(correction, logprobs, old, mask, algorithm.mean)
+        return bypass_weights(correction, logprobs, old, mask, algorithm.mean)
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
         method = algorithm.base.method
-        return off_policy.of_sampler(method, config.cut, old, rollouts.gen_logprobs, mask)
-    weights, dtype = signals.extras.get(off_policy.WEIGHTS), core.surrogate.working_dtype(logprobs)
+        return sampler_weights(method, config.cut, old, rollouts.gen_logprobs, mask)
+    weights = signals.extras.get(WEIGHTS)
+    dtype = core.surrogate.working_dtype(logprobs)
     return None if weights is None else weights.to(mask.device, dtype)
 
 
@@ -144,10 +231,14 @@ def _stats(
     limit: float,
     entropy: Tensor | None,
 ) -> Stats:
-    log_ratio, logprobs, judged = log_ratio.detach(), logprobs.detach(), shaped.judged.detach()
+    log_ratio = log_ratio.detach()
+    logprobs = logprobs.detach()
+    compared = shaped.clip_log_ratio.detach()
     weight = mask.to(log_ratio.dtype)
     stats = core.metrics.ratio_stats(log_ratio, shaped.log_ratio.detach(), logprobs, mask, limit)
-    stats.sums |= core.metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
+    stats.sums |= core.metrics.clip_sums(
+        compared, shaped.clip_sign, shaped.low, shaped.high, weight
+    )
     tokens = core.surrogate.token_counts(rollouts.mask).sum()
     stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:

@@ -61,12 +61,12 @@ class Params(Section):
 
     @property
     def whole_batch(self) -> bool:
-        """As the record's, where the values decide."""
+        """An override of `Method.whole_batch` that depends on parameter values."""
         return False
 
     @property
     def flat_group_is_inert(self) -> bool:
-        """As the record's, where the values decide."""
+        """An override of `Method.flat_group_is_inert` that depends on parameter values."""
         return False
 
     @property
@@ -80,8 +80,8 @@ class Params(Section):
         return False
 
     @property
-    def changed(self) -> list[str]:
-        """The parameters that have other values than their defaults."""
+    def non_default(self) -> list[str]:
+        """The names of the parameters that do not have their default."""
         fields = type(self).model_fields.items()
         defaults = {k: field.get_default(call_default_factory=True) for k, field in fields}
         return [k for k, default in defaults.items() if getattr(self, k) != default]
@@ -96,8 +96,8 @@ class ClipParams(Params):
     """Upper bound's distance from 1."""
 
 
-# of rollouts and engine. memory: `advantages` takes a third argument, the memory of its Signal
-# before ({} at first); unit_rewards: of bounds and extras where there are any, else of the
+# of rollouts and engine. memory: `advantages` takes a third argument, the memory of its previous
+# DriverOutput ({} at first); unit_rewards: of bounds and extras where there are any, else of the
 # advantages; teacher: ref_logprobs are another model's; the last two are of partners
 Need = Literal[
     "ref_logprobs", "entropy", "gen_logprobs", "unit_rewards", "reward_parts", "memory", "prompt",
@@ -154,17 +154,19 @@ def _check_function(name: str, function: Any, number: int) -> None:
 
 
 def check_signals(kernel: Any, found: Mapping[str, Any], kind: type) -> None:
-    """Raises ValueError where a function returned no Signal, or one of the wrong kind."""
+    """Raises ValueError where a function returned no DriverOutput, or one of the wrong kind."""
     owners = {"advantages": kernel.advantages, "bounds": kernel.bounds}
     for key, signal in found.items():
         name = f"`{key}` of {owners.get(key, kernel.base).method.name}"
         if not isinstance(signal, kind):
             got = type(signal).__name__
-            raise ValueError(f"{name} must return Signal(value), but returned a {got}")
+            raise ValueError(f"{name} must return DriverOutput(value), but returned a {got}")
         pair = isinstance(signal.value, (tuple, list)) and len(signal.value) == 2
         if key == "bounds" and not pair:
             got = type(signal.value).__name__
-            raise ValueError(f"{name} must return Signal((low, high)), but returned one {got}")
+            raise ValueError(
+                f"{name} must return DriverOutput((low, high)), but returned one {got}"
+            )
         for value in signal.value if key == "bounds" else [signal.value]:
             if not (isinstance(value, (int, float)) or hasattr(value, "isfinite")):
                 got = type(value).__name__

@@ -10,8 +10,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from nemo_algos.algorithms.extensions.loss_config import DERIVED
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.loss_config import DERIVED
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.decided import SHARED, Base, base_name

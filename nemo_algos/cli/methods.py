@@ -8,9 +8,9 @@ from omegaconf import OmegaConf
 from rich.padding import Padding
 
 from nemo_algos.algorithms.build import build, find
+from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
-from nemo_algos.algorithms.riders.terms import TERMS, LossTerm
 from nemo_algos.config import SHIPPED, did_you_mean, read
 from nemo_algos.terminal import Console, echo
 

@@ -41,15 +41,15 @@ def tokens_of(
     logprobs = logprobs.detach().requires_grad_()
     limit = algorithm.base.params.max_log_ratio
     log_ratio = difference(logprobs, old_logprobs, mask, limit)
-    shaped = algorithm.shape(log_ratio, mask, signals)
+    shaped = algorithm.transform(log_ratio, mask, signals)
     terms = algorithm.surrogate(shaped, logprobs, mask)
     (gradient,) = torch.autograd.grad(terms.sum(), logprobs)
     values = {
         "advantage": signals.advantages.to(log_ratio.dtype),
-        "ratio": shaped.judged.detach().exp(),
+        "ratio": shaped.clip_log_ratio.detach().exp(),
         "low": 1 - torch.as_tensor(shaped.low, dtype=log_ratio.dtype),
         "high": 1 + torch.as_tensor(shaped.high, dtype=log_ratio.dtype),
-        "cut": (gradient == 0) & (shaped.side != 0),
+        "cut": (gradient == 0) & (shaped.clip_sign != 0),
     }
     return {name: x.expand(mask.shape) for name, x in values.items()}
 

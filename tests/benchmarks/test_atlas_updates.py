@@ -17,7 +17,7 @@ from measure import (
 )
 from world import WORLDS
 
-from nemo_algos import METHODS, Signal, group_advantages, no_bounds
+from nemo_algos import METHODS, DriverOutput, group_advantages, no_bounds
 
 WORLD = WORLDS["small"]()
 
@@ -71,12 +71,12 @@ def test_the_digits_do_not_depend_on_threads():
 
 
 def negative(rollouts, params):
-    return Signal(-group_advantages(rollouts, params).value)
+    return DriverOutput(-group_advantages(rollouts, params).value)
 
 
 def undivided(rollouts, params):
     """What a sequence mean divides by, multiplied back."""
-    return Signal(group_advantages(rollouts, params).value * rollouts.lengths)
+    return DriverOutput(group_advantages(rollouts, params).value * rollouts.lengths)
 
 
 def wrong_side(log_ratio, mask, signals, params):

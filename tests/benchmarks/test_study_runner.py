@@ -12,7 +12,7 @@ from rich.console import Console
 from runner import measures
 
 from nemo_algos.algorithms.build import build as method
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.engines.local import build
 from nemo_algos.engines.local.evaluation import SEED, Sampled, sample
 from nemo_algos.engines.local.trainer import Trainer

@@ -13,7 +13,7 @@ from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos import cli
-from nemo_algos.algorithms.riders.terms import TERMS
+from nemo_algos.algorithms.extensions.terms import TERMS
 from nemo_algos.cli import COMMANDS, STOPPED, app, load_command
 from nemo_algos.config import SHIPPED
 

@@ -20,7 +20,7 @@ from batches import close, make, run
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.config import SHIPPED
 
 ROOT = Path(__file__).parents[2]

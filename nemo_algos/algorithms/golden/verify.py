@@ -9,8 +9,8 @@ from torch import Tensor
 
 from nemo_algos.algorithms.build import build, find
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.untrusted import content, from_json, plain, refuse_code
 

@@ -1,7 +1,8 @@
 """The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md).
 
-A method is a file of its name, and its record the constant of that name in capitals. The file is
-imported when METHODS is asked for the method, so nobody loads the methods that he does not use.
+A method's record is the constant of its name in capitals: of the nine that are studied here in a
+file of that name, of the others in the file of their family. The file is imported when METHODS is
+asked for the method, so nobody loads the methods that he does not use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,17 +14,18 @@ from nemo_algos.algorithms.kernel import Method
 STUDIED = ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cispo")
 # files of zoo/, by what their methods change
 ZOO = {
-    "other advantages": (
+    "advantages": (
         "dr_grpo", "rloo", "opo", "maxrl", "pass_at_k", "lite_ppo", "reinforce_pp",
-        "reinforce_pp_baseline",
+        "reinforce_pp_baseline", "gdpo",
     ),
-    "parts of the reward, memory": ("gdpo", "spo", "ema_baseline"),
-    "some tokens only": ("high_entropy", "clip_cov", "kl_cov", "m2po"),
-    "other weights": ("sapo", "aspo", "fipo", "opsm", "ce_gppo"),
-    "one ratio per response": ("gspo_token", "luspo", "gepo", "vespo", "topr"),
-    "a divergence": ("dppo_tv", "dppo_kl", "prime_rl", "ipo", "dro", "kimi", "opd"),
+    "clipping": ("sapo", "aspo", "ce_gppo", "fipo", "dppo_tv", "dppo_kl", "prime_rl", "ipo"),
+    "sequence": ("gspo_token", "luspo", "gepo"),
+    "off_policy": ("m2po", "opsm", "vespo", "topr", "dro", "kimi"),
+    "entropy": ("high_entropy", "clip_cov", "kl_cov"),
+    "memory": ("spo", "ema_baseline"),
+    "teachers": ("opd",),
 }  # fmt: skip
-FAMILIES = {"studied here": STUDIED, **ZOO}
+FAMILIES = {"studied here": STUDIED} | {k.replace("_", " "): names for k, names in ZOO.items()}
 
 
 class Registry(Mapping[str, Method]):
@@ -47,5 +49,5 @@ class Registry(Mapping[str, Method]):
 
 METHODS = Registry(
     {name: f"{__name__}.{name}" for name in STUDIED}
-    | {name: f"{__name__}.zoo.{name}" for names in ZOO.values() for name in names}
+    | {name: f"{__name__}.zoo.{family}" for family, names in ZOO.items() for name in names}
 )

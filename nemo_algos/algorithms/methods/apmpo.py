@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals
 from nemo_algos.algorithms.record import (
     OfAdvantages,
     OfBounds,
@@ -91,7 +91,7 @@ def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Te
     return kept.mean().expand_as(rewards), kept.std(correction=0).expand_as(rewards)
 
 
-def bounds(rollouts: Rollouts, params: APMPOParams) -> Signal:
+def bounds(rollouts: Rollouts, params: APMPOParams) -> DriverOutput:
     """[1 - clip_low, 1 + eps_ada] (symmetric: 1 -+ eps_ada), [B]."""
     mu, sigma = _reward_moments(rollouts, params)
     fss = mu / (sigma + core.groups.EPS)
@@ -100,15 +100,15 @@ def bounds(rollouts: Rollouts, params: APMPOParams) -> Signal:
     high = params.clip_min + (params.clip_max - params.clip_min) * stability
     low = high if params.symmetric else params.clip_low
     metrics = {"apmpo/eps_ada": float(high.mean()), "apmpo/fss": float(fss.mean())}
-    return Signal((low, high), metrics, {"clip_high": high})
+    return DriverOutput((low, high), metrics, {"clip_high": high})
 
 
-def exponent(rollouts: Rollouts, params: APMPOParams) -> Signal:
+def exponent(rollouts: Rollouts, params: APMPOParams) -> DriverOutput:
     """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, then smaller."""
     mu, _ = _reward_moments(rollouts, params)
     exponential = params.exponent == "exponential"
     p = (-params.gamma * mu).exp() if exponential else 1 - params.gamma * mu
-    return Signal(p, {"apmpo/exponent": float(p.mean())})
+    return DriverOutput(p, {"apmpo/exponent": float(p.mean())})
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.kernel import DriverOutput, Method
 from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Usual
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ERPOParams(ClipParams):
     """sigma_target: deviation of the process signal."""
 
 
-def advantages(rollouts: Rollouts, params: ERPOParams) -> Signal:
+def advantages(rollouts: Rollouts, params: ERPOParams) -> DriverOutput:
     """A_it [B,S], 0 off the mask; of mean 0 and variance 1 over a group's tokens (eq. 16)."""
     groups, shape = rollouts.groups, rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
@@ -55,7 +55,7 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> Signal:
     values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
     for rows in core.tokens.blocks(groups, BLOCK // shape[1]) if shape.numel() else ():
         values[rows], sums[rows] = _whole_groups(rollouts[rows], outcome[rows], params)
-    return Signal(values, _metrics(*sums.sum(0).tolist()))
+    return DriverOutput(values, _metrics(*sums.sum(0).tolist()))
 
 
 def _whole_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:

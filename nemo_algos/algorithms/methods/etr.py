@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.kernel import DriverOutput, Method
 from nemo_algos.algorithms.record import OfAdvantages, OfBounds, Params, Std, TokenClip, Usual
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ETRParams(Params):
         return self
 
 
-def bounds(rollouts: Rollouts, params: ETRParams) -> Signal:
+def bounds(rollouts: Rollouts, params: ETRParams) -> DriverOutput:
     """[1 - radius_i, 1 + radius_i], from the group advantage, also beside another's advantages."""
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
@@ -62,7 +62,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Signal:
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
     metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
-    return Signal((radius, radius), metrics, {"clip_radius": radius})
+    return DriverOutput((radius, radius), metrics, {"clip_radius": radius})
 
 
 ETR = Method(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, no_bounds
 from nemo_algos.algorithms.record import OfAdvantages, Params, Undivided, Usual
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class QUATROParams(Params):
         return self.ratio == "sequence"
 
 
-def advantages(rollouts: Rollouts, params: QUATROParams) -> Signal:
+def advantages(rollouts: Rollouts, params: QUATROParams) -> DriverOutput:
     """A [B] and lambda [B] from the dual of each prompt, in float64 for all prompts at once."""
     groups, rewards = rollouts.groups, rollouts.rewards
     radius = core.dual.kl_radius(rewards, groups, params.delta, params.max_kl_fraction)
@@ -52,7 +52,7 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> Signal:
     metrics = {"quatro/capped_share": float((signal & (radius < params.delta)).double().mean())}
     if signal.any():
         metrics["quatro/lambda"] = float(lam[signal].mean())
-    return Signal(values, metrics, {"lambda": lam[groups.index]})
+    return DriverOutput(values, metrics, {"lambda": lam[groups.index]})
 
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from pydantic import Field
 
-from nemo_algos.algorithms.riders.old_policy import in_step
+from nemo_algos.algorithms.extensions.old_policy import reconcile
 from nemo_algos.config import as_written, resolve, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.jsonl import JsonObject, read_object, refuse_links_out, replace
@@ -93,7 +93,8 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     """
     path = folder / "manifest.json"
     manifest, now = read_object(path, Manifest), to_json(config)
-    before = to_json(validate(LocalConfig, in_step(resolve(OmegaConf.create(manifest["config"])))))
+    written = resolve(OmegaConf.create(manifest["config"]))
+    before = to_json(validate(LocalConfig, reconcile(written)))
     found = differences(before, now)
     refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:

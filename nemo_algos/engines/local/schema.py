@@ -4,9 +4,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
-from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
-from nemo_algos.algorithms.riders.old_policy import OldPolicy
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
+from nemo_algos.algorithms.extensions.old_policy import OldPolicy
 from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders import off_policy
+from nemo_algos.algorithms.extensions.correction import sampler_metrics
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
@@ -136,9 +136,7 @@ class Trainer:
         if sampled is None or not loss.use_importance_sampling_correction:
             return {}
         pair = rollouts.old_logprobs, sampled
-        return off_policy.sampler_metrics(
-            self.algorithm.base.method, loss.cut, *pair, rollouts.mask
-        )
+        return sampler_metrics(self.algorithm.base.method, loss.cut, *pair, rollouts.mask)
 
     def _drift(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""

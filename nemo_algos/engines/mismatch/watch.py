@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_algos.algorithms.core.logprob_gap import Monitor
 
 if TYPE_CHECKING:
-    from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+    from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
     from nemo_algos.engines.mismatch.dump import Dump
 
 

@@ -20,7 +20,7 @@ from nemo_rl.utils.logger import get_next_experiment_dir
 from rich.console import Console
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import environment, known_answers, memory, versions, worker_env
 from nemo_algos.engines.nemo.estimator import Estimator

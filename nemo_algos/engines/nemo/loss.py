@@ -18,10 +18,11 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import surrogate
+from nemo_algos.algorithms.extensions import terms
+from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights, sampler_weights
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Signals, clip_bounds, token_log_ratio
 from nemo_algos.algorithms.record import Params
-from nemo_algos.algorithms.riders import off_policy, terms
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
@@ -92,7 +93,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         source = logprobs.detach() if _is_direct(algorithm) else logprobs
         log_ratio = surrogate.difference(source, prev, mask, limit)
         signals = columns.read(data, algorithm)
-        shaped = algorithm.shape(log_ratio, mask, signals)
+        shaped = algorithm.transform(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
         zero = (signals.advantages == 0) & algorithm.base.flat_group_is_inert
         factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)
@@ -119,12 +120,12 @@ class AlgorithmLoss(ClippedPGLossFn):
         """[B,S-1]: what a token's term is multiplied by; None: by 1."""
         correction, mean = self.algorithm.correction, self.algorithm.mean
         if correction.bypass_mode:
-            return off_policy.of_two_policies(correction, logprobs, prev, mask, mean)
+            return bypass_weights(correction, logprobs, prev, mask, mean)
         if correction.active:
-            return signals.extras.get(off_policy.WEIGHTS)
+            return signals.extras.get(WEIGHTS)
         method, config = self.algorithm.base.method, self.config
         if weighs(self.algorithm) and config.use_importance_sampling_correction:
-            return off_policy.of_sampler(method, config.cut, prev, gen, mask).expand(mask.shape)
+            return sampler_weights(method, config.cut, prev, gen, mask).expand(mask.shape)
         return None
 
     def _pass_through(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:

@@ -109,8 +109,8 @@ def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:
     one_per_token = algorithm.base.method.log_ratio is token_log_ratio
     shaped_log_ratio = log_ratio if one_per_token else shaped.log_ratio.detach()
     sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, weight, batch.limit)
-    judged = shaped.judged.detach()
-    return sums | metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
+    compared = shaped.clip_log_ratio.detach()
+    return sums | metrics.clip_sums(compared, shaped.clip_sign, shaped.low, shaped.high, weight)
 
 
 def _approx_entropy(batch: MicroBatch, data: Any) -> Tensor:

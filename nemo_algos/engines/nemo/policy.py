@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
+from nemo_algos.algorithms.extensions.correction import sampler_metrics
+from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo import columns, loss_metrics, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator
@@ -142,7 +142,7 @@ class PolicyProxy:
             return {}
         names = ("trainer_logprobs", "sampler_logprobs", "mask")
         batch = (columns[name] for name in names)
-        return off_policy.sampler_metrics(algorithm.base.method, self._loss.cut, *batch)
+        return sampler_metrics(algorithm.base.method, self._loss.cut, *batch)
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         own = {name: [value] for name, value in self._estimator.last_metrics.items()}

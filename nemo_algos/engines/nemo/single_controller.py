@@ -22,7 +22,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, environment, memory, versions
 from nemo_algos.engines.nemo.estimator import Estimator

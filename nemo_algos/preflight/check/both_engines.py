@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.algorithms.riders.correction import vanishing
-from nemo_algos.algorithms.riders.old_policy import (
+from nemo_algos.algorithms.extensions.correction import vanishing
+from nemo_algos.algorithms.extensions.old_policy import (
     inert_on_policy,
     on_policy_objective,
     takes_sampler,

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
-from nemo_algos.algorithms.riders.old_policy import in_step, problems
+from nemo_algos.algorithms.extensions import old_policy
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import (
     ConfigError,
     Finding,
@@ -79,8 +79,8 @@ def judge_composed(
     plain, written, base, tree, unknown, schema = composed
     findings = [*unknown, *repair(plain, base, tree, schema)]
     keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
-    findings += problems(plain)
-    plain = in_step(plain)
+    findings += old_policy.conflicts(plain)
+    plain = old_policy.reconcile(plain)
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
     algorithm = keep_errors(findings, lambda: build(*blocks))
     if algorithm:

@@ -6,7 +6,7 @@ from typing import Any
 from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
 from omegaconf import DictConfig
 
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import EPOCHS, OURS, TRACE, TRACED

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.config import at
 from nemo_algos.preflight.check.decoder import Model
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from batches import change, make, on_policy, run
 
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 from batches import Batch  # isort: skip
 

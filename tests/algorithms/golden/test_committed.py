@@ -13,10 +13,10 @@ import torch
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 PATH = Path(__file__).parents[2] / "golden" / "methods.json.gz"
 GOLDEN = json.loads(gzip.decompress(PATH.read_bytes()))

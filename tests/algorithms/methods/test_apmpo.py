@@ -8,7 +8,7 @@ from batches import change, close, make, run
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.groups import advantages
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 
 NO_KL = LossConfig()
 

@@ -10,9 +10,9 @@ from says import Says
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.groups import advantages as group_advantages
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import ConfigError
 

@@ -7,7 +7,7 @@ import torch
 from batches import change, close, make, run
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 
 
 def radius(rewards, **params):

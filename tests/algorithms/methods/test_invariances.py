@@ -7,7 +7,7 @@ from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_metho
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, difference
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 
 # weighted by length; the batch's empty row is in a group with two best; without rewards
 WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}
@@ -126,8 +126,8 @@ def test_worker_half_sees_only_its_rows(name):
     algorithm, mask = build(name), batch.rollouts.mask
     signals = algorithm.signals(batch.rollouts, {})
     log_ratio = difference(batch.logprobs, batch.rollouts.old_logprobs, mask, 20.0)
-    whole = algorithm.shape(log_ratio, mask, signals)
-    part = algorithm.shape(log_ratio[rows], mask[rows], signals[rows])
+    whole = algorithm.transform(log_ratio, mask, signals)
+    part = algorithm.transform(log_ratio[rows], mask[rows], signals[rows])
     for got, want in zip(part, whole, strict=True):
         got, want = (torch.as_tensor(x, dtype=torch.float64) for x in (got, want))
         want = want if want.dim() == 0 else want[rows]

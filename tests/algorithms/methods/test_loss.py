@@ -10,9 +10,9 @@ from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig
 
 NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()  # 3 tokens in 2 sequences; A = 1/2, -1/2

@@ -10,7 +10,7 @@ from batches import close, make
 from says import Says
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.kernel import DriverOutput, Method
 from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 
@@ -158,11 +158,11 @@ def test_what_a_method_needs_goes_with_its_part():
 
 def test_a_record_must_take_its_memory():
     def forgets(rollouts, params):
-        return Signal(rollouts.rewards)
+        return DriverOutput(rollouts.rewards)
 
     def remembers(rollouts, params, memory):
         seen = memory.get("seen", 0) + 1
-        return Signal(rollouts.rewards * seen, memory={"seen": seen})
+        return DriverOutput(rollouts.rewards * seen, memory={"seen": seen})
 
     for function, needs, number in ((forgets, {"memory"}, 3), (remembers, set(), 2)):
         with pytest.raises(ValueError, match=rf"^own: advantages .*\b{number}\b"):

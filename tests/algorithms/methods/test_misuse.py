@@ -7,7 +7,7 @@ import torch
 from batches import every_method, make
 
 from nemo_algos import Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
-from nemo_algos.algorithms.kernel import Method, Signal, Signals
+from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals
 from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.rollouts import TENSORS
 
@@ -218,11 +218,11 @@ WRONG = [
     ({"constant_bounds": lambda p: None}, "constant_bounds"),
     ({"constant_bounds": lambda p: (-0.1, 0.2)}, "constant_bounds"),
     ({"constant_bounds": lambda p: (0.2, float("nan"))}, "constant_bounds"),
-    ({"bounds": lambda r, p: Signal((r.rewards * torch.nan, r.rewards))}, "low"),
-    ({"bounds": lambda r, p: Signal((r.rewards, -1 - r.rewards))}, "high"),
-    ({"bounds": lambda r, p: Signal((0.2, -0.5))}, "high"),
-    ({"extras": {"far": lambda r, p: Signal(r.rewards / 0)}}, "far"),
-    ({"advantages": lambda r, p: Signal(r.rewards * torch.inf)}, "advantages"),
+    ({"bounds": lambda r, p: DriverOutput((r.rewards * torch.nan, r.rewards))}, "low"),
+    ({"bounds": lambda r, p: DriverOutput((r.rewards, -1 - r.rewards))}, "high"),
+    ({"bounds": lambda r, p: DriverOutput((0.2, -0.5))}, "high"),
+    ({"extras": {"far": lambda r, p: DriverOutput(r.rewards / 0)}}, "far"),
+    ({"advantages": lambda r, p: DriverOutput(r.rewards * torch.inf)}, "advantages"),
 ]
 
 
@@ -237,7 +237,7 @@ def test_what_a_function_of_ones_own_gives_wrongly_is_named(functions, named):
 
 def test_bounds_may_be_infinite():
     rollouts, logprobs = make(large=False)
-    open_bounds = own(bounds=lambda r, p: Signal((r.rewards + torch.inf, torch.inf)))
+    open_bounds = own(bounds=lambda r, p: DriverOutput((r.rewards + torch.inf, torch.inf)))
     assert batch_loss(open_bounds, logprobs.requires_grad_(), rollouts)[0].isfinite()
 
 

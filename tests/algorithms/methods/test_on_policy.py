@@ -4,9 +4,9 @@ import pytest
 from batches import change, close, every_method, make, on_policy, run
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.old_policy import inert_on_policy, on_policy_objective
 from nemo_algos.algorithms.kernel import group_advantages
-from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.algorithms.riders.old_policy import inert_on_policy, on_policy_objective
 
 
 def score(name, batch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from batches import KL, PULLING, Batch, change, close, every_method, make, off_mask, run
 
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 
 RATIO_METHODS = ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo")
 REPORT = LossConfig(reference_policy_kl_penalty=0.01, on_nonfinite="report")

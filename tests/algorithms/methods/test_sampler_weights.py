@@ -7,10 +7,13 @@ import torch
 from batches import close, make
 
 from nemo_algos import LossConfig, Rollouts, batch_loss, build
+from nemo_algos.algorithms.extensions.correction import (
+    CorrectionConfig,
+    expected_product,
+    sampler_metrics,
+)
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.correction import CorrectionConfig, expected_product
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
 
 OF_SEQUENCES = [name for name, method in METHODS.items() if method.ratio == "sequence"]
@@ -94,7 +97,7 @@ def test_metrics_and_one_remark():
     mask = torch.ones(2, 1).bool()
     old = torch.zeros(2, 1)
     gen = -torch.tensor([[1.0], [3.0]]).log()
-    found = off_policy.sampler_metrics(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
+    found = sampler_metrics(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
     assert found["correction/weight_mean"] == pytest.approx(2)
     assert found["correction/ess"] == pytest.approx(0.8)
     watch = Watch(MismatchConfig())

@@ -11,9 +11,9 @@ from says import Says
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.terms import TERMS
 from nemo_algos.algorithms.loss import batch_loss, policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.algorithms.riders.terms import TERMS
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import ConfigError, Section
 

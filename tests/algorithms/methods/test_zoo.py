@@ -7,7 +7,7 @@ import torch
 from batches import Batch, close, make, run
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 MASK = torch.arange(4) < torch.tensor([[1], [2], [3], [4], [2], [2]])
@@ -88,7 +88,7 @@ def test_fipos_future_is_the_sum_over_any_number_of_windows_and_holes():
     algorithm = build({"name": "fipo", "low": 0.0, "high": 9.0, "safety": 100.0})
     rollouts = replace(tokens(*[[0.0] * 300] * 2).rollouts, mask=mask)
     signals, l = algorithm.signals(rollouts), log_ratio.where(mask, 0.0)  # noqa: E741
-    got = algorithm.shape(l, mask, signals).advantages / signals.advantages
+    got = algorithm.transform(l, mask, signals).advantages / signals.advantages
     for i in range(2):
         places = mask[i].nonzero()[:, 0]
         n = torch.arange(len(places))
@@ -102,7 +102,7 @@ def test_gepos_denominator_is_the_groups():
     old = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64)
     rollouts = replace(tokens([0.0], [0.0]).rollouts, old_logprobs=old)
     algorithm = build("gepo")
-    shaped = algorithm.shape(torch.zeros_like(old), rollouts.mask, algorithm.signals(rollouts))
+    shaped = algorithm.transform(torch.zeros_like(old), rollouts.mask, algorithm.signals(rollouts))
     q = old.exp()
     close(shaped.log_ratio.exp(), q / (q.square().sum() / q.sum()))
 

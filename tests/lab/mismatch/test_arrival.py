@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError, validate
 from nemo_algos.engines.local.separate_sampler import SeparateSampler

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.algorithms.core.logprob_gap import measure
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.mismatch.dump import from_arrays, read, write

@@ -3,8 +3,8 @@
 import pytest
 from says import Says
 
+from nemo_algos.algorithms.extensions.correction import PRESETS
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders.correction import PRESETS
 from nemo_algos.config import SHIPPED, ConfigError, load
 from nemo_algos.preflight.check import judge as module
 from nemo_algos.preflight.check.judge import check

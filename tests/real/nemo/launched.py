@@ -16,7 +16,7 @@ from cpu_run import Run
 from nemo_rl.algorithms import grpo
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.engines.nemo import decided, launch, trainers, versions
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss

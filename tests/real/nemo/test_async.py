@@ -13,8 +13,8 @@ from async_runs import ONE_UPDATE, trained
 from plugged import rollouts_of, token_logprobs
 
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 pytestmark = pytest.mark.usefixtures("in_process")
 STEPS = 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_algos import config as strict
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.engines.nemo import launch, trainers, versions
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.trace import Traced

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.old_policy import in_step
+from nemo_algos.algorithms.extensions.old_policy import reconcile
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import OURS, derive
@@ -62,7 +62,7 @@ def refused_by_nemo_rl(written: Any) -> str:
     """What its types, or its validator, say of what would train."""
     from nemo_rl.algorithms.single_controller_utils import config
 
-    plain = in_step(snapshot.compose(written, snapshot.load("main")).plain)
+    plain = reconcile(snapshot.compose(written, snapshot.load("main")).plain)
     derive(plain, build(plain["method"], plain.get("rollout_correction")))
     try:
         with warnings.catch_warnings(action="ignore"):

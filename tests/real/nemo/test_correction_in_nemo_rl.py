@@ -8,8 +8,8 @@ from nemo_batch import METHODS
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import columns
 from nemo_algos.engines.nemo.loss import AlgorithmLoss

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from shipped_run import SHIPPED, compose, overridden
 
 from nemo_algos import config as strict
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import launch, versions, worker_env
 from nemo_algos.engines.nemo.loss import AlgorithmLoss

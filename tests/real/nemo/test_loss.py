@@ -18,12 +18,12 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden import verify
-from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.kernel import DriverOutput, Method
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.record import ClipParams
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
@@ -402,9 +402,9 @@ def own_method(bounds: Any, *per_token: str) -> Algorithm:
 def test_bounds_of_each_token_clip_in_nemo_rl():
     """A third party's, [B,S]."""
 
-    def bounds(rollouts: Rollouts, params: ClipParams) -> Signal:
+    def bounds(rollouts: Rollouts, params: ClipParams) -> DriverOutput:
         wide = torch.arange(rollouts.mask.shape[1], device=rollouts.mask.device) % 2
-        return Signal((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
+        return DriverOutput((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
 
     algorithm = own_method(bounds, "bounds")
     rollouts, logprobs = batches.make(seed=3, large=False)
@@ -423,8 +423,8 @@ def test_bounds_of_each_token_clip_in_nemo_rl():
 
 
 def test_numbers_that_depend_on_the_batch_travel():
-    def bounds(rollouts: Rollouts, params: ClipParams) -> Signal:
-        return Signal((0.2, 0.1 + float(rollouts.rewards.mean())))
+    def bounds(rollouts: Rollouts, params: ClipParams) -> DriverOutput:
+        return DriverOutput((0.2, 0.1 + float(rollouts.rewards.mean())))
 
     rollouts, _ = batches.make(seed=3, large=False)
     algorithm = own_method(bounds)

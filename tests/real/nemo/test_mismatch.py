@@ -16,7 +16,7 @@ from off_sampler import OFFSETS, off
 from plugged import METHODS, Plugged
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.checksums import checksums
 from nemo_algos.engines.mismatch.dump import read as read_dump
 from nemo_algos.engines.mismatch.watch import Watch

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Memory
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 SEEDS = range(5)

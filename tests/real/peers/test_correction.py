@@ -14,10 +14,9 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.correction import OPTIONS, PRESETS, CorrectionConfig, correct
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.correction import OPTIONS, PRESETS, CorrectionConfig
-from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.algorithms.riders.off_policy import correct
 from nemo_algos.algorithms.rollouts import Rollouts
 
 FIELDS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")

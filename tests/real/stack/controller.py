@@ -153,7 +153,7 @@ def controller_of(driver: Controlled, loss: Any, estimator: Any, **watched: Any)
     from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
     from nemo_rl.algorithms.single_controller_utils.setup import SingleControllerActorArgs
 
-    from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+    from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
     from nemo_algos.engines.nemo.single_controller import ControllerImpl
 
     nothing = SimpleNamespace(

@@ -12,7 +12,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from trainer import Sampled, Trainer, prompts
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of

@@ -1,1 +1,1 @@
-"""Published methods beside those studied here, a file each."""
+"""Published methods beside those studied here, a file for each family."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.old_policy import in_step, problems
+from nemo_algos.algorithms.extensions import old_policy
 from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
@@ -41,7 +41,8 @@ def judge(plain: dict[str, Any], folder: Path | None = None) -> Judged:
 
 def judge_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     """What these rules say of a config. Raises ConfigError with all, where one is an error."""
-    contradicted, plain = [*problems(plain)], in_step(_with_name(plain))
+    contradicted = [*old_policy.conflicts(plain)]
+    plain = old_policy.reconcile(_with_name(plain))
     config, wrong, findings = _parse(plain)
     findings += contradicted
     method, corrected = plain.get("method"), plain.get("rollout_correction")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.algorithms.riders.loss_config import contradictions
+from nemo_algos.algorithms.extensions.loss_config import contradictions
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.data.schema import VERIFIER

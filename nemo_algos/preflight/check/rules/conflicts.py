@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_ratio
 from nemo_algos.algorithms.record import TOKEN_INPUTS
-from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.kinds import uses_gym
 from nemo_algos.preflight.check.controller_schema import KNOWN

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.algorithms.kernel import (
     Component,
     Method,
@@ -14,7 +15,6 @@ from nemo_algos.algorithms.kernel import (
     token_log_ratio,
 )
 from nemo_algos.algorithms.record import Params, Slot
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.config import Finding
 
 COMPONENTS = ("advantages", "bounds")
@@ -56,12 +56,12 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     """Changed keys of a slot that is another's, or that is not the component's."""
     base, components = a.base, _replaced(a)
     for slot, (method, params) in components.items():
-        for key in (k for k in params.changed if slot not in slots(params, k)):
+        for key in (k for k in params.non_default if slot not in slots(params, k)):
             there = "Write it under method, or remove it."
             advice = there if key in type(base.params).model_fields else "Remove it."
             reason = f"only the {slot} of {method.name} are used here, and they do not use it"
             yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
-    for key in base.params.changed:
+    for key in base.params.non_default:
         read = slots(base.params, key)
         if read <= components.keys():
             others = " and ".join(
@@ -69,7 +69,7 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
             )
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
             yield Finding(path, f"it has no effect, because {others}. Remove it.")
-    if has_no_ratio(a) and "max_log_ratio" in base.params.changed:
+    if has_no_ratio(a) and "max_log_ratio" in base.params.non_default:
         reason = f"it has no effect, because {base.method.name} has no ratio. Remove it."
         yield Finding("method.max_log_ratio", reason)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.kernel import Memory, Signal, Signals
+from nemo_algos.algorithms.kernel import DriverOutput, Memory, Signals
 from nemo_algos.algorithms.record import Need
 from nemo_algos.config import Section
 
@@ -67,9 +67,9 @@ class TermInputs(NamedTuple):
     mask: Tensor
 
 
-def constant(rollouts: Rollouts, params: Any, memory: Memory) -> Signal:
+def constant(rollouts: Rollouts, params: Any, memory: Memory) -> DriverOutput:
     """The parameter `coef`."""
-    return Signal(params.coef)
+    return DriverOutput(params.coef)
 
 
 def everything(rollouts: Rollouts, params: Any) -> Tensor:
@@ -81,7 +81,7 @@ def everything(rollouts: Rollouts, params: Any) -> Tensor:
 class LossTerm:
     """One term, and what the engines must know about it.
 
-    driver half   coef(rollouts, params, memory) -> Signal of a number, with what it is to remember
+    driver half   coef(rollouts, params, memory) -> DriverOutput of a number, with its memory
                   rows(rollouts, params) -> bool [B], the sequences that the mean is over
     worker half   values(inputs, signals, params) -> [B,S], with gradient
 
@@ -94,7 +94,7 @@ class LossTerm:
     paper: str
     params: type[Section]
     values: Callable[[TermInputs, Signals, Any], Tensor]
-    coef: Callable[[Rollouts, Any, Memory], Signal] = constant
+    coef: Callable[[Rollouts, Any, Memory], DriverOutput] = constant
     rows: Callable[[Rollouts, Any], Tensor] = everything
     needs: frozenset[Need] = frozenset()
     holds: str = ""
@@ -123,13 +123,15 @@ class WeightedTerm(NamedTuple):
         """Its signal's name."""
         return f"term_{self.term.name}"
 
-    def signal(self, rollouts: Rollouts, memory: Memory, batch_size: int) -> Signal:
+    def signal(self, rollouts: Rollouts, memory: Memory, batch_size: int) -> DriverOutput:
         """The weights [B] float64: coef over the count of the row's batch; 0 for other rows."""
         coef = self.term.coef(rollouts, self.params, memory)
-        if not isinstance(coef, Signal):
+        if not isinstance(coef, DriverOutput):
             got = type(coef).__name__
             name = self.term.name
-            raise ValueError(f"`coef` of {name} must return Signal(value), but returned a {got}")
+            raise ValueError(
+                f"`coef` of {name} must return DriverOutput(value), but returned a {got}"
+            )
         tokens = rollouts.lengths.double()
         of_tokens = self.params.aggregation == "token"
         inside = self.term.rows(rollouts, self.params) & (tokens > 0)
@@ -182,7 +184,7 @@ def successes(rollouts: Rollouts, params: NLLParams) -> Tensor:
     return rollouts.column(params.success_reward) > 0
 
 
-def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> Signal:
+def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> DriverOutput:
     """alpha_k = c_k if e_k <= target, else 0; c_(k+1) = c_k + delta below the target, - above.
 
     e_k: the entropy of the policy that sampled the batch, the mean over its tokens. A batch without
@@ -191,12 +193,12 @@ def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) 
     assert rollouts.entropy is not None
     c, tokens = memory.get("c", params.start), core.surrogate.token_counts(rollouts.mask).sum()
     if not tokens:
-        return Signal(c, memory={"c": c})
+        return DriverOutput(c, memory={"c": c})
     e = float(rollouts.entropy.where(rollouts.mask, 0.0).double().sum() / tokens)
     step = params.delta * ((e < params.target) - (e > params.target))
     moved = min(max(c + step, 0.0), params.largest)
     used = c if e <= params.target else 0.0
-    return Signal(used, {"adaptive_entropy/coef": used}, memory={"c": moved})
+    return DriverOutput(used, {"adaptive_entropy/coef": used}, memory={"c": moved})
 
 
 ENTROPY = LossTerm(

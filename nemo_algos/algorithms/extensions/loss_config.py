@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.config import Finding, Section
 
 if TYPE_CHECKING:

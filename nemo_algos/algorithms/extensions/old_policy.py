@@ -1,7 +1,7 @@
 """Whom the ratio is to: the trainer's own log-probs, or the sampler's; and what one update leaves.
 
-`old_policy: sampler` is verl's `rollout_correction.bypass_mode: true`. Here the two are brought in
-step, once, before a run is built; all other code reads the correction. Loads no torch.
+`old_policy: sampler` is verl's `rollout_correction.bypass_mode: true`. `reconcile` makes
+the two agree, once, before a run is built; all other code reads the correction. Loads no torch.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from nemo_algos.algorithms.algorithm import Algorithm, needs_of_rest
+from nemo_algos.algorithms.extensions.compatibility import essence, has_no_ratio, two_policies
+from nemo_algos.algorithms.extensions.correction import PRESETS, CorrectionConfig
 from nemo_algos.algorithms.kernel import INFINITE, group_advantages
-from nemo_algos.algorithms.riders.correction import PRESETS, CorrectionConfig
-from nemo_algos.algorithms.riders.fit import essence, has_no_ratio, two_policies
 from nemo_algos.config import Finding, did_you_mean
 
 OldPolicy = Literal["trainer", "sampler"]
 KEY, BLOCK = "old_policy", "rollout_correction"
 
 
-def in_step(plain: Mapping[str, Any]) -> dict[str, Any]:
+def reconcile(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The config with old_policy and bypass_mode saying the same, where one of them is written."""
     block, written = plain.get(BLOCK), plain.get(KEY)
     bypass = _bypass(block)
@@ -32,7 +32,7 @@ def in_step(plain: Mapping[str, Any]) -> dict[str, Any]:
     return dict(plain)
 
 
-def problems(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def conflicts(plain: Mapping[str, Any]) -> Iterator[Finding]:
     """An old_policy that there is not, or that bypass_mode contradicts."""
     written, bypass = plain.get(KEY), _bypass(plain.get(BLOCK))
     known = get_args(OldPolicy)
