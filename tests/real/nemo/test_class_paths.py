@@ -1,4 +1,4 @@
-"""tests/real/stack/class_paths.patch, for NVIDIA-NeMo/RL#3512: losses and estimators by class path."""
+"""class_paths.patch (tests/real/stack), for NVIDIA-NeMo/RL#3512: losses, estimators by class path."""
 
 import json
 import os
