@@ -1,4 +1,4 @@
-"""class_paths.patch (tests/real/stack), for NVIDIA-NeMo/RL#3512: losses, estimators by class path."""
+"""class_paths.patch of tests/real/stack, for NVIDIA-NeMo/RL#3512: losses, estimators by path."""
 
 import json
 import os
