@@ -129,7 +129,7 @@ def test_the_citation_is_of_this_version_and_of_the_four_papers():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == nemo_algos.__version__
-    bibtex = (DOCS / "citing.md").read_text().replace("{", "").replace("}", "").replace("\\", "")
+    bibtex = (DOCS / "index.md").read_text().replace("{", "").replace("}", "").replace("\\", "")
     assert f"version = {nemo_algos.__version__}," in bibtex
     works = [citation, *citation["references"]]
     assert len(works) == 5
