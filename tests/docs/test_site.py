@@ -1,6 +1,6 @@
 """The docs site, without building it (`make docs` does, and ends at a broken link).
 
-The nav and the pages are the same (but for the contributors' status), links name files, the hook reads pages as a git host does, and
+The nav and the pages are the same, links name files, the hook reads pages as a git host does, and
 the citation is this version's.
 """
 
