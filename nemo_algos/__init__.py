@@ -1,6 +1,6 @@
 """Policy-gradient methods after GRPO, for NVIDIA NeMo-RL and for a laptop; torch loads on use.
 
-The library is the names of `__all__`: docs/own_loop.md and docs/add_a_method.md show them at work.
+The library is the names of `__all__`: docs/adapters.md and docs/add_a_method.md show them at work.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What `nemo-algos plan` says in docs/, for `make docs`: published step times, and the recipes.
+"""What `nemo-algos plan` says in docs/ and benchmarks/README.md: published step times, the recipes.
 
 A table replaces what stands between its line `<!-- plan: NAME -->` and the next `<!-- end -->`.
 """
@@ -6,6 +6,7 @@ A table replaces what stands between its line `<!-- plan: NAME -->` and the next
 import csv
 import statistics
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -25,9 +26,13 @@ LARGER_GPU = {"quatro-"}  # the paper's H200
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # whose configs name no model, but a page that tells how
 
 
-def published() -> Iterator[str]:
-    """Every row, the worst first, and the median of |error|."""
-    errors = {}
+Errors = dict[float, tuple[dict[str, str], float]]  # by error: the row, the planned seconds
+
+
+@cache
+def errors_published() -> Errors:
+    """What `plan` says beside each published row."""
+    errors = Errors()
     for row in csv.DictReader(PUBLISHED.open()):
         written = {"engine": "nemo_rl", "method": {"name": "grpo"}}
         written["nemo_rl"] = {"config": f"recipes/llm/performance/{row['recipe']}.yaml"}
@@ -36,9 +41,19 @@ def published() -> Iterator[str]:
         known = model(DEEPSEEK if "deepseek-v3" in row["recipe"] else named)
         p = planned(plain, known, GPUS[row["system"]], float(row["mean_tokens"]))
         errors[p.step_seconds / float(row["seconds"]) - 1] = (row, p.step_seconds)
+    return errors
+
+
+def summary() -> Iterator[str]:
+    """The median and the largest of |error|."""
+    errors = errors_published()
     median, worst = statistics.median(map(abs, errors)), max(map(abs, errors))
     yield f"{len(errors)} rows: median |error| {median:.0%}, largest {worst:.0%}."
-    yield ""
+
+
+def published() -> Iterator[str]:
+    """Every row, the worst first."""
+    errors = errors_published()
     yield "| recipe | GPUs | mean tokens | published s | plan s | error |"
     yield "|---|---|---|---|---|---|"
     for error in sorted(errors, key=abs, reverse=True):
@@ -75,7 +90,7 @@ def large() -> Iterator[str]:
     fits = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f} GB of a GPU"
     hours = f"{p.gpu_hours / p.steps * 100:,.0f} GPU-hours for 100 steps"
     yield f"`recipes/{name}.yaml`: {fits}, {p.step_seconds:,.0f} s a step, {hours}"
-    yield "([all recipes](recipes/scale.md))."
+    yield "([all recipes](scale.md#recipes))."
 
 
 def papers() -> Iterator[str]:
@@ -94,8 +109,9 @@ def papers() -> Iterator[str]:
 
 PAPERS = ("etr", "quatro", "erpo", "apmpo")
 TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
-    "docs/plan.md": {"70b": large, "published": published},
-    "docs/recipes/scale.md": {"scale": scale},
+    "docs/plan.md": {"70b": large, "published": summary},
+    "benchmarks/README.md": {"published": published},
+    "docs/scale.md": {"scale": scale},
     "docs/papers/index.md": {"papers": papers},
 }
 

@@ -1,4 +1,4 @@
-"""The report's pictures in docs/images, of a report as docs/report.md makes it.
+"""The report's pictures in docs/images, of a report as docs/evaluation.md makes it.
 
 uv run --with playwright scripts/screenshots.py runs/report/index.html
 """

@@ -1,4 +1,4 @@
-"""This code against a golden file of float64 numbers; docs/verify.md has its format."""
+"""This code against a golden file of float64 numbers; README.md has its format."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.untrusted import content, from_json, plain, refuse_code
 
-FORMAT = "A golden file has version, tolerance and cases (docs/verify.md)."
+FORMAT = "A golden file has version, tolerance and cases (nemo_algos/algorithms/golden/README.md)."
 TOKEN_INPUTS = ("old_logprobs", "ref_logprobs", "entropy")
 OPTIONAL = (*TOKEN_INPUTS, "gen_logprobs", "drift")
 

@@ -21,7 +21,7 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """tuned against base, both from `measure`, over the problems that both have.
 
     Intervals are of the difference problem by problem, with base's resamples and seed. JSON-able;
-    the keys are in docs/metrics.md. Raises ValueError: another benchmark, another number of
+    the keys are in docs/benchmarks.md. Raises ValueError: another benchmark, another number of
     samples, or no problem in common.
     """
     for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():

@@ -72,7 +72,7 @@ def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
 
 
 def protections() -> list[str]:
-    """What protects this machine from programs here, in words (docs/sandbox.md)."""
+    """What protects this machine from programs here, in words (sandbox/README.md)."""
     return _sandbox().protections
 
 

@@ -16,7 +16,8 @@ def verify_code_remote(response: str, answer: str) -> float:
     """1.0 where the program in `response` passes the tests on the server, else 0.0.
 
     `answer` as for `verify_code`; the server is at the URL in NEMO_ALGOS_SANDBOX_URL. It runs
-    program and tests in one process, so a program that means to can fake a pass (docs/sandbox.md).
+    program and tests in one process, so a program that means to can fake a pass: see
+    sandbox/README.md.
 
     Raises ValueError where the variable is not set or the program is to read stdin, TimeoutError
     where it took too long, RuntimeError where the server failed, httpx.HTTPError where it cannot be

@@ -1,4 +1,4 @@
-"""measure: the worked example of docs/metrics.md, what is left out, orders that must not matter."""
+"""measure: the worked example of docs/benchmarks.md, what is left out, orders of no effect."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""docs/upstream/class_paths.patch, for NVIDIA-NeMo/RL#3512: losses and estimators by class path."""
+"""class_paths.patch of tests/real/stack, for NVIDIA-NeMo/RL#3512: losses, estimators by path."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from nemo_algos.engines.nemo.decided import ESTIMATOR
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-PATCH = ROOT / "docs" / "upstream" / "class_paths.patch"
+PATCH = ROOT / "tests" / "real" / "stack" / "class_paths.patch"
 PULL = os.environ["NEMO_RL_REF"] == "3512"
 of_the_pull = pytest.mark.skipif(not PULL, reason="the patch is for #3512's tree")
 PROGRAM = "import stubs, sys; stubs.install(); import {0}; {0}.main(sys.argv[1])"
@@ -69,7 +69,7 @@ def test_the_class_path_alone_makes_nothing() -> None:
 
 
 def test_the_patch_is_small() -> None:
-    """What docs/upstream.md says of it."""
+    """What tests/real/stack/upstream.md says of it."""
     command = ["git", "apply", "--numstat", str(PATCH)]
     table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     changed = {"nemo_rl": 0, "tests": 0, "docs": 0, "examples": 0}

@@ -70,7 +70,7 @@ DUMPED = ("mismatch.dump=1", "checkpointing.save_period=2", CONTROLLER, *CORRECT
 def test_the_controller_is_killed_and_the_same_command_goes_on(
     place: tuple[Path, Env], ahead: int
 ) -> None:
-    """None is trained on twice; NeMo-RL skips those in flight at its save (docs/upstream.md)."""
+    """None is trained on twice; NeMo-RL skips those in flight at its save (upstream.md)."""
     asked = f"async_rl.sampler.max_lookahead_versions={ahead}"
     run = Run(place, f"controller_killed{ahead}", "etr", *DUMPED, asked)
     kill_after_step_2(run, "ControllerImpl")

@@ -22,7 +22,7 @@ from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.verdict import with_model
 
 pytestmark = pytest.mark.smoke
-LIMIT = 0.05  # docs/fp8.md: stop_above of a run without FP8
+LIMIT = 0.05  # docs/mismatch.md: stop_above of a run without FP8
 LONG = prompts(count=16, length=70)  # four blocks of the cache's 16 tokens, and some
 
 

@@ -75,7 +75,7 @@ def verify_math(response: str, answer: str) -> float:
     stands, together with boxes joined to it by a comma, "and" or "or". Without one, it is the last
     LaTeX or plain number of the last 4096 characters, with those listed before it. A box of more
     than 512 characters is no answer, nor is what is left open: `17\\text{ or so}`, `17 = 18`,
-    `17, \\ldots`, and `\\leq 5` or `\\neq 5` for 5 (docs/verifiers.md has all rules).
+    `17, \\ldots`, and `\\leq 5` or `\\neq 5` for 5 (docs/rewards.md has all rules).
 
     A percentage is its value, and no answer to a whole number but 0: `42\\%` answers 0.42, and
     neither it nor `4200\\%` answers 42. To a gold percentage, `42\\%`, 42 and 0.42 are all right.

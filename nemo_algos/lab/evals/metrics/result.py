@@ -1,4 +1,4 @@
-"""Every number of an evaluation, from its responses and verdicts: docs/metrics.md defines them.
+"""Every number of an evaluation, from its responses and verdicts: docs/benchmarks.md defines them.
 
 P problems, n responses to each, K values of k.
 """
@@ -40,7 +40,7 @@ def measure(
     encoder: Encoder | None = None,
     judged: dict[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, Any]:
-    """JSON-able; the keys are in docs/metrics.md.
+    """JSON-able; the keys are in docs/benchmarks.md.
 
     workers: processes that share the problems' texts (started by spawn: in a script, call it under
     `if __name__ == "__main__"`). progress: called with (problems done, problems) after each.

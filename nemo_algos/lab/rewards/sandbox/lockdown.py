@@ -2,7 +2,7 @@
 
 Linux with namespaces: an empty root with the interpreter read-only, no network, its own processes.
 Everywhere: limits, no new processes, no privileges; Landlock where the kernel has it; as root,
-another user. System calls: calls.py. docs/sandbox.md says what each environment gives.
+another user. System calls: calls.py. README.md says what each environment gives.
 """
 
 import ctypes
