@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, with a model's config.json."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    shape = {"model_type": "qwen2", "num_hidden_layers": 8, "hidden_size": 512, "vocab_size": 260}
+    shape = {"model_type": "qwen2", "num_hidden_layers": 8, "hidden_size": 512, "vocab_size": 264}
     shape |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024}
     (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
     return tmp_path
