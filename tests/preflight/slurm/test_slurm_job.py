@@ -197,8 +197,10 @@ def test_a_driver_s_log_that_is_truncated_is_no_hang(run):
 def test_a_hang_behind_a_truncated_log_is_found(run):
     log = "$BASE_LOG_DIR/7-logs/ray-driver.log"
     (run / "logs" / "7-logs").mkdir()
-    steps = f"for i in 1 2; do echo == Step $i/9 == >>{log}; done; /bin/sleep 0.5; : >{log}; "
-    assert attempt(run, f"{steps}save 2; while :; do /bin/sleep 0.1; done", STALLED=1) == (0, 1)
+    steps = (
+        f"for i in 1 2; do echo == Step $i/9 == >>{log}; done; save 2; /bin/sleep 0.5; : >{log}; "
+    )
+    assert attempt(run, f"{steps}while :; do /bin/sleep 0.1; done", STALLED=1) == (0, 1)
     assert noted(run) == [("stalled", "2")]
 
 
