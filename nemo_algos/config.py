@@ -10,9 +10,8 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 import yaml
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
-from omegaconf.resolvers import oc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 SECRET = 8  # characters of what an environment variable holds, from which on it is not shown
@@ -33,57 +31,71 @@ TOO_MUCH = (
     f"the interpolations of this config come to more than {EVALUATIONS:,} values or "
     f"{CHARACTERS:,} characters. Remove some."
 )
-_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
-
-
-def _of_environment(name: str, *default: str | None) -> str | None:
-    """OmegaConf's own resolver, whose values are remembered."""
-    value = oc.env(name, *default)
-    written = f"${{oc.env:{','.join(map(str, (name, *default)))}}}"
-    whole = [value, " ".join(value.split()), *value.splitlines()] if isinstance(value, str) else []
-    for text in whole:  # and as an error shows it, quoted
-        for shown in (text, repr(text)[1:-1], json.dumps(text)[1:-1]):
-            if len(shown) >= SECRET:
-                _FROM_ENVIRONMENT[shown] = written
-    return value
-
-
-with warnings.catch_warnings(action="ignore"):  # of names that are OmegaConf's own
-    OmegaConf.register_new_resolver("oc.env", _of_environment, replace=True)
 
 
 @contextmanager
-def _bounded() -> Iterator[list[int]]:
-    """What interpolations may still cost: of all in this context, else of one alone."""
-    if (left := _LEFT.get()) is not None:
-        yield left
-        return
-    token = _LEFT.set([EVALUATIONS, CHARACTERS])
+def guarded() -> Iterator[None]:
+    """Within, interpolations are bounded, and what they read of the environment is remembered.
+
+    OmegaConf has no hook for either: two of its methods are replaced until the end.
+    """
+    evaluate, look_up = Container._evaluate_custom_resolver, Container._resolve_node_interpolation
+    spent = Spent()
+
+    def evaluate_resolver(
+        self: Container,
+        key: Any,
+        node: Any,
+        inter_type: str,
+        inter_args: tuple[Any, ...],
+        inter_args_str: tuple[str, ...],
+    ) -> Any:
+        found = evaluate(self, key, node, inter_type, inter_args, inter_args_str)
+        if inter_type == "oc.env":
+            _remember(inter_args, found)
+        return spent.add(found)
+
+    def resolve_node(self: Container, *args: Any, **keywords: Any) -> Any:
+        return spent.add(look_up(self, *args, **keywords))
+
+    Container._evaluate_custom_resolver = evaluate_resolver
+    Container._resolve_node_interpolation = resolve_node
     try:
-        yield _LEFT.get() or []
+        yield
     finally:
-        _LEFT.reset(token)
+        Container._evaluate_custom_resolver = evaluate
+        Container._resolve_node_interpolation = look_up
 
 
-def _counted(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of OmegaConf by which a text gets a value, which then is within what is left."""
+class Spent:
+    """What the interpolations of a config have cost."""
 
-    @functools.wraps(evaluate)
-    def counted(*args: Any, **keywords: Any) -> Any:
-        with _bounded() as left:
-            found = evaluate(*args, **keywords)
-            left[0] -= 1
-            plain = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
-            left[1] -= len(str(plain))
-            if min(left) < 0:
-                raise InterpolationResolutionError(TOO_MUCH)
-            return found
+    def __init__(self) -> None:
+        self.evaluations = 0
+        self.characters = 0
 
-    return counted
+    def add(self, found: Any) -> Any:
+        """Count what an interpolation gave, and return it.
+
+        Raises InterpolationResolutionError beyond the limits.
+        """
+        plain = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+        self.evaluations += 1
+        self.characters += len(str(plain))
+        if self.evaluations > EVALUATIONS or self.characters > CHARACTERS:
+            raise InterpolationResolutionError(TOO_MUCH)
+        return found
 
 
-for _method in ("_resolve_node_interpolation", "_evaluate_custom_resolver"):
-    setattr(Container, _method, _counted(getattr(Container, _method)))
+def _remember(arguments: Sequence[Any], value: Any) -> None:
+    """Keep what ${oc.env:NAME} gave in every form in which an error or a file may show it."""
+    if not isinstance(value, str):
+        return
+    written = f"${{oc.env:{','.join(map(str, arguments))}}}"
+    for text in (value, " ".join(value.split()), *value.splitlines()):
+        for shown in (text, repr(text)[1:-1], json.dumps(text)[1:-1]):
+            if len(shown) >= SECRET:
+                _FROM_ENVIRONMENT[shown] = written
 
 
 def _nodes(node: Any, known: dict[int, int]) -> int:
@@ -229,7 +241,7 @@ def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def resolve(merged: DictConfig) -> dict[str, Any]:
     """Plain dictionaries, interpolations resolved. Raises ConfigError."""
     try:
-        with _bounded():
+        with guarded():
             if _nodes(merged, {}) > EVALUATIONS:
                 raise ConfigError([Finding("", TOO_MUCH)])
             plain = OmegaConf.to_container(merged, resolve=True)
@@ -241,6 +253,15 @@ def resolve(merged: DictConfig) -> dict[str, Any]:
         ) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
+
+
+def select(written: DictConfig, path: str) -> Any:
+    """The value of one key of a config whose interpolations stand as written, None without it.
+
+    Raises OmegaConfBaseException.
+    """
+    with guarded():
+        return OmegaConf.select(written, path)
 
 
 def _interpolation_error(error: OmegaConfBaseException) -> str:

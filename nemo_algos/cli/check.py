@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, Overrides, load_config, show
-from nemo_algos.config import Finding, as_written
+from nemo_algos.config import Finding, as_written, select
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
@@ -61,7 +61,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
-    theirs = load_config(config, [], "train").get("engine") == "nemo_rl"
+    theirs = select(load_config(config, [], "train"), "engine") == "nemo_rl"
     theirs = theirs or any(o.startswith("engine=") for o in overrides or [])
     wrong = {"--nemo-rl": nemo_rl, "--data": data} if not theirs else {}
     for option in (option for option, value in wrong.items() if value):

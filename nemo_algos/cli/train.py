@@ -47,17 +47,18 @@ def train(
         merged = configs.apply_overrides(_resume(resume, overrides), overrides)
     else:
         merged = _with_run_name(load_config(config, overrides, "train"), config)
-    launch = _nemo_rl if merged.get("engine") == "nemo_rl" else _local
+    launch = _nemo_rl if configs.select(merged, "engine") == "nemo_rl" else _local
     launch(merged, resume)
 
 
 def _with_run_name(merged: DictConfig, config: str) -> DictConfig:
     """The folder of its runs has the config's name, where nothing else is set."""
-    section = merged.get("logger")
+    section = configs.select(merged, "logger")
     plain: Any = OmegaConf.to_container(section) if isinstance(section, DictConfig) else {}
     if plain.get("log_dir") == USUAL:
-        before = configs.read(configs.find(config)).get("method")
-        merged["logger"]["log_dir"] = f"runs/{run_name(config, before, merged.get('method'))}"
+        before = configs.select(configs.read(configs.find(config)), "method")
+        after = configs.select(merged, "method")
+        merged["logger"]["log_dir"] = f"runs/{run_name(config, before, after)}"
     return merged
 
 

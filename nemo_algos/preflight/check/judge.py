@@ -7,7 +7,7 @@ release, and of the launcher, over the installed one.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions import old_policy
@@ -20,6 +20,7 @@ from nemo_algos.config import (
     find,
     read,
     resolve,
+    select,
     validate,
 )
 from nemo_algos.engines.nemo.decided import derive
@@ -52,7 +53,7 @@ def check(
     """Findings of a config by path or shipped name, errors first. seconds: the job's time limit."""
     try:
         written = apply_overrides(read(find(name)), overrides)
-        if OmegaConf.select(written, "engine") == "nemo_rl":
+        if select(written, "engine") == "nemo_rl":
             return judge(written, load(version), seconds)[1]
         return judged_locally(resolve(written)).warnings
     except ConfigError as error:
@@ -66,7 +67,7 @@ def judge(
 
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
-    if OmegaConf.select(written, "engine") != "nemo_rl":
+    if select(written, "engine") != "nemo_rl":
         reason = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
         raise ConfigError([Finding("engine", reason)])
     return judge_composed(compose(written, release), release.version, seconds)

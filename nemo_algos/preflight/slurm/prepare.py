@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, apply_overrides, at, read, set_at
+from nemo_algos.config import ConfigError, Finding, apply_overrides, at, read, select, set_at
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.slurm import batch, outputs, placement, rules
@@ -95,7 +95,7 @@ def apart(runs: Sequence[Submission]) -> None:
     """Raises ConfigError where two runs would write to one folder, or one is there already."""
     folders = {"--sweep": [str(run.folder) for run in runs]}
     for key in OUTPUTS:
-        folders[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
+        folders[key] = [str(Path(select(run.written, key)).resolve()) for run in runs]
     wrong = [
         Finding(option, f"{count} runs share {path}: {SHARED[option]}")
         for option, paths in folders.items()
