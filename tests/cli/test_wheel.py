@@ -29,7 +29,7 @@ from nemo_algos.preflight.check.data import environment
 folder = pathlib.Path("run")
 folder.mkdir()
 paths = environment.variables(pathlib.Path("nemo_rl"), folder.resolve())["PYTHONPATH"]
-code = "from nemo_algos.engines.nemo import checkout as c; print(c.ROOT); print(c.refusal())"
+code = "from nemo_algos.engines.nemo import worker_env as c; print(c.ROOT); print(c.refusal())"
 subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, check=True)
 print(paths)
 """

@@ -1,15 +1,27 @@
-"""This package in every worker, by the PYTHONPATH that Ray's runtime environment carries."""
+"""This package in every worker, by the PYTHONPATH that Ray's runtime environment carries.
+
+Jobs and workers import it from a checkout that all nodes mount.
+"""
 
 import os
 from pathlib import Path
 
-from nemo_algos.engines.nemo.checkout import ROOT, refusal
+import nemo_algos
 
+ROOT = Path(nemo_algos.__file__).parents[1]
 WORKERS = "nemo_rl.models.policy.workers."
 STOCK = {
     "megatron_worker": WORKERS + "megatron_policy_worker.MegatronPolicyWorker",
     "dtensor_worker": WORKERS + "dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
 }
+
+
+def refusal(root: Path = ROOT) -> str | None:
+    """What is wrong with an installed package, whose folder would carry all others with it."""
+    if root.name not in ("site-packages", "dist-packages"):
+        return None
+    where = f"nemo_algos is installed in {root}, and workers have environments of their own"
+    return f"{where}: run from a checkout on a filesystem that every node mounts"
 
 
 def export() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at, repository_folder
-from nemo_algos.engines.nemo.checkout import ROOT
+from nemo_algos.engines.nemo.worker_env import ROOT
 from nemo_algos.preflight.slurm import outputs
 
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"

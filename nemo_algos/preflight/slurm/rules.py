@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo.checkout import ROOT, refusal
+from nemo_algos.engines.nemo.worker_env import ROOT, refusal
 from nemo_algos.preflight.check.snapshot import VERSIONS
 from nemo_algos.preflight.slurm import batch, options
 from nemo_algos.preflight.slurm.batch import Job
