@@ -14,7 +14,7 @@ from nemo_algos.algorithms.extensions.loss_config import DERIVED
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
-from nemo_algos.engines.nemo.decided import SHARED, Base, base_name
+from nemo_algos.engines.nemo.derived_config import SHARED, Base, base_name
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.snapshot import VERSIONS, load

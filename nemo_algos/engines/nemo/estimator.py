@@ -1,7 +1,7 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
@@ -256,3 +256,20 @@ def _strip_padding(row: list[int], pad: int | None) -> list[int]:
     while end and row[end - 1] == pad:
         end -= 1
     return row[:end]
+
+
+MEMORY = "nemo_algos_memory"  # a key of `grpo_save_state`, which goes to training_info.json
+
+
+def keep_memory(save_state: Any, memory: Memory) -> None:
+    """Put it into the state of the next checkpoint; a dictionary in v0.7.0, an object in main."""
+    if isinstance(save_state, MutableMapping):
+        save_state[MEMORY] = memory
+    else:
+        setattr(save_state, MEMORY, memory)
+
+
+def restore_memory(checkpointer: Any) -> Memory:
+    """The memory in the checkpoint that the run goes on from; {} at the start of one."""
+    path = checkpointer.get_latest_checkpoint_path()
+    return (checkpointer.load_training_info(path) or {}).get(MEMORY, {})

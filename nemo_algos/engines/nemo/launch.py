@@ -22,17 +22,17 @@ from rich.console import Console
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import environment, known_answers, memory, versions, worker_env
-from nemo_algos.engines.nemo.estimator import Estimator
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo import environment, self_test, versions, worker_env
+from nemo_algos.engines.nemo.derived_config import is_vlm
+from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
-from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
-from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.engines.nemo.trainers import (
+from nemo_algos.engines.nemo.patches import (
     in_place,
     previous_logprobs_skipped,
     shut_down,
 )
+from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.jsonl import replace
 
 RECORD = "nemo_algos.json"
@@ -83,12 +83,12 @@ def check(master_config: Any) -> None:
         from nemo_algos.engines.nemo import single_controller
 
         single_controller.check()
-        known_answers.check(single_controller.stock._advantage_stage)
+        self_test.check(single_controller.stock._advantage_stage)
         return
     chosen = trainer(master_config)
     function = getattr(chosen, "func", chosen)
     versions.check_trainer(function)
-    known_answers.check(function)
+    self_test.check(function)
 
 
 def train(
@@ -166,11 +166,11 @@ def prepare(master_config: Any) -> tuple[Any, Any]:
 
 
 def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
-    """The driver half; its memory, where it has one, is in NeMo-RL's checkpoints."""
+    """The driver half; its where it has one, is in NeMo-RL's checkpoints."""
     own: dict[str, Any] = {}
     if "memory" in algorithm.needs:
-        own["memory"] = memory.restore(made["checkpointer"])
-        own["keep"] = functools.partial(memory.keep, made["grpo_save_state"])
+        own["memory"] = restore_memory(made["checkpointer"])
+        own["keep"] = functools.partial(keep_memory, made["grpo_save_state"])
     if "prompt" in algorithm.needs:
         own["pad"] = tokenizer.pad_token_id
     group_size = versions.get(cfg.grpo, "num_generations_per_prompt")

@@ -24,7 +24,7 @@ from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Signals, clip_bounds, token_log_ratio
 from nemo_algos.algorithms.record import Params
 from nemo_algos.engines.nemo import columns, loss_metrics
-from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
+from nemo_algos.engines.nemo.derived_config import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
 
 WITHOUT_ENTROPY = (

@@ -11,12 +11,14 @@ import inspect
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import ray
 import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms import single_controller
+from nemo_rl.algorithms.async_utils import staleness_sampler
 from nemo_rl.algorithms.single_controller_utils import setup, utils
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
@@ -24,17 +26,19 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo import columns, environment, memory, versions
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.config import Finding
+from nemo_algos.engines.nemo import columns, environment, versions
+from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.installed import EXAMPLES
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.patches import shut_down
 from nemo_algos.engines.nemo.policy import ENTROPY, PolicyProxy, registrations
 from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.engines.nemo.trainers import shut_down
 
 WATCH = "_run_with_controller_liveness_watch"
 SCRIPT = EXAMPLES.parent / "run_grpo_single_controller.py"
 PAD = 0  # of what the controller reads of the queue, prompts too
+SAMPLER = "async_rl.sampler"
 stock = single_controller.SingleControllerActor.__ray_metadata__.modified_class
 Stock: Any = stock.__ray_actor_class__
 
@@ -73,8 +77,8 @@ class ControllerImpl(Stock):
     def __init__(self, *args: Any, watched: dict[str, Any]) -> None:
         super().__init__(*args)
         estimator: Estimator = self._advantage_estimator
-        estimator.keep = functools.partial(memory.keep, self._save_state)
-        estimator.memory = memory.restore(self._checkpointer)
+        estimator.keep = functools.partial(keep_memory, self._save_state)
+        estimator.memory = restore_memory(self._checkpointer)
         self._algorithm = estimator.algorithm
         self._trainer = StepProxy(self._trainer, estimator, **watched)
         self._policy_logprobs_required &= not self._algorithm.correction.bypass_mode
@@ -153,6 +157,30 @@ def _script_faults() -> Iterator[str]:
         inspect.signature(watch()).bind(None, None)
     except Exception as error:  # whatever a script raises
         yield f"{SCRIPT.name} has no {WATCH}(actor, section): {type(error).__name__}: {error}"
+
+
+def sampler_faults(section: Any) -> Iterator[Finding]:
+    """What NeMo-RL's create_sampler would raise of a CustomSamplerConfig, asked before Ray starts.
+
+    NeMo-RL first asks it in the actor, once all models are loaded.
+    """
+    try:
+        sampler = resolve_name(section.target)
+    except (ImportError, AttributeError) as problem:
+        reason = f"{section.target} cannot be imported: {problem}"
+        yield Finding(f"{SAMPLER}.target", f"{reason}. Put its folder on PYTHONSAMPLER.")
+        return
+    protocol = vars(staleness_sampler.PromptGroupSampler)
+    asked = [name for name in protocol if not name.startswith("_") and not hasattr(sampler, name)]
+    if asked:
+        reason = f"{section.target} lacks {', '.join(asked)}, which the controller calls"
+        yield Finding(f"{SAMPLER}.target", f"{reason}. Add what NeMo-RL's PromptGroupSampler has.")
+    try:
+        inspect.signature(sampler).bind("the buffer", **section.model_extra)
+    except TypeError as problem:
+        reason = f"{section.target} gets all other keys of the section: {problem}"
+        hint = "`async_rl._override_: true` drops those of the base config"
+        yield Finding(SAMPLER, f"{reason}. Correct them ({hint}).")
 
 
 def train(

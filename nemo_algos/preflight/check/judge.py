@@ -23,7 +23,7 @@ from nemo_algos.config import (
     select,
     validate,
 )
-from nemo_algos.engines.nemo.decided import derive
+from nemo_algos.engines.nemo.derived_config import derive
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout

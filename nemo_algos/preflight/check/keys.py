@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rules.fp8 import POW2
 

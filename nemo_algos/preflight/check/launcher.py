@@ -9,11 +9,11 @@ from omegaconf import DictConfig
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.decided import EPOCHS, OURS, TRACE, TRACED
+from nemo_algos.engines.nemo.derived_config import EPOCHS, OURS, TRACE, TRACED
 from nemo_algos.engines.nemo.installed import find_release
 from nemo_algos.engines.nemo.launch import Launch
+from nemo_algos.engines.nemo.patches import estimator_name
 from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.engines.nemo.trainers import estimator_name
 from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 
@@ -55,7 +55,7 @@ def _typed(plain: dict[str, Any]) -> Any:
     except ValueError as problem:
         raise ConfigError([Finding(SECTION, str(problem))]) from None
     if master.async_rl.sampler.name == "custom":
-        from nemo_algos.engines.nemo import own_sampler
+        from nemo_algos.engines.nemo.single_controller import sampler_faults
 
-        refuse(own_sampler.faults(master.async_rl.sampler))
+        refuse(sampler_faults(master.async_rl.sampler))
     return master

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, resolve
-from nemo_algos.engines.nemo.decided import AMONG, DEFAULT, OURS, base_name
+from nemo_algos.engines.nemo.derived_config import AMONG, DEFAULT, OURS, base_name
 from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
 from nemo_algos.preflight.check.keys import unknown_keys
 

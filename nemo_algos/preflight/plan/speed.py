@@ -8,7 +8,7 @@ backward twice that; full recomputation another forward.
 import re
 from math import log2
 
-from nemo_algos.engines.nemo.decided import EPOCHS
+from nemo_algos.engines.nemo.derived_config import EPOCHS
 from nemo_algos.preflight.plan.generation import (
     cached_sequences,
     on_host,

@@ -6,7 +6,7 @@ from recipe_files import BASES, FILES
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED
-from nemo_algos.engines.nemo.kinds import uses_gym
+from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check import keys
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.snapshot import VERSIONS, load

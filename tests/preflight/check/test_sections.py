@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_algos.engines.nemo.decided import OURS
+from nemo_algos.engines.nemo.derived_config import OURS
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.snapshot import VERSIONS, load
 

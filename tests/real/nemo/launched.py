@@ -17,7 +17,7 @@ from nemo_rl.algorithms import grpo
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.engines.nemo import decided, launch, trainers, versions
+from nemo_algos.engines.nemo import derived_config, launch, patches, versions
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
@@ -28,7 +28,7 @@ def launched(folder: Path, patch: pytest.MonkeyPatch) -> Run:
     run = Run(folder, overrides, mode="packed")
     algorithm = build("etr")
     plain = run.config.model_dump()
-    decided.derive(plain, algorithm)
+    derived_config.derive(plain, algorithm)
     master = grpo.MasterConfig(**plain)
     made = (run.policy, run.generation, None, (None, None), run.dataloader, None, run.loss_fn)
     made += (run.logger, run.checkpointer, run.state, master, {}, {})
@@ -55,10 +55,10 @@ def numbers(run: Run) -> dict[str, Any]:
 
 def replaced() -> list[str]:
     """The modules of NeMo-RL whose factory of estimators is ours while a run lasts."""
-    modules = [import_module(name) for name in trainers.CREATORS if versions.present(name)]
-    with trainers.in_place(Estimator(build("etr"))):
-        factories = {m.__name__: getattr(m, trainers.FACTORY) for m in modules}
-        return [name for name, made in factories.items() if made.__module__ == trainers.__name__]
+    modules = [import_module(name) for name in patches.CREATORS if versions.present(name)]
+    with patches.in_place(Estimator(build("etr"))):
+        factories = {m.__name__: getattr(m, patches.FACTORY) for m in modules}
+        return [name for name, made in factories.items() if made.__module__ == patches.__name__]
 
 
 def main(folder: str) -> None:

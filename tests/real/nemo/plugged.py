@@ -17,14 +17,14 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo import decided
+from nemo_algos.engines.nemo import derived_config
 from nemo_algos.engines.nemo.entropy_worker import for_the_loss
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor, GradientWorkerImpl
+from nemo_algos.engines.nemo.patches import in_place
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.engines.nemo.trainers import in_place
 
 STEPS, UPDATES = 3, 4  # of the optimizer in a step
 
@@ -140,7 +140,7 @@ def derived(run: Run, algorithm: Any) -> None:
     """The run's config with what the method decides."""
     plain = run.config.model_dump()
     assert conflicts(plain, {}, algorithm) == []
-    decided.derive(plain, algorithm)
+    derived_config.derive(plain, algorithm)
     made = grpo.MasterConfig(**plain)
     run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
 

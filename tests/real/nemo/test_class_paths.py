@@ -14,8 +14,8 @@ import pytest
 from hydra.utils import get_object
 from launched import launched, numbers, replaced
 
-from nemo_algos.engines.nemo import trainers, versions
-from nemo_algos.engines.nemo.decided import ESTIMATOR
+from nemo_algos.engines.nemo import patches, versions
+from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -60,7 +60,7 @@ def output(tree: Path, program: str, *args: Any) -> str:
 
 
 def test_every_factory_is_replaced() -> None:
-    assert replaced() == [name for name in trainers.CREATORS if versions.present(name)]
+    assert replaced() == [name for name in patches.CREATORS if versions.present(name)]
 
 
 def test_the_class_path_alone_makes_nothing() -> None:
@@ -99,7 +99,7 @@ def test_with_the_patch_our_run_is_the_same(
     ours = numbers(launched(tmp_path / "ours", monkeypatch))
     assert {"loss 2", "probs_ratio_min 2", "etr/radius_positive 2", "mismatch/mean 2"} <= set(ours)
     assert ours == theirs["numbers"]
-    assert theirs["replaced"] == [name for name in trainers.CREATORS if versions.present(name)]
+    assert theirs["replaced"] == [name for name in patches.CREATORS if versions.present(name)]
 
 
 @of_the_pull

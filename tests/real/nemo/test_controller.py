@@ -8,7 +8,7 @@ import pytest
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.engines.nemo import launch, trainers, versions
+from nemo_algos.engines.nemo import launch, patches, versions
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.preflight.check import launcher
@@ -81,7 +81,7 @@ def test_all_workers_end_and_the_runs_own_error_stays(capsys: pytest.CaptureFixt
         try:
             raise FloatingPointError("stopped")
         finally:
-            trainers.shut_down(parts, {}, {})
+            patches.shut_down(parts, {}, {})
     assert ended == ["generation", "policy"]
     assert "generation does not end" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.old_policy import reconcile
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.decided import OURS, derive
+from nemo_algos.engines.nemo.derived_config import OURS, derive
 from nemo_algos.engines.nemo.installed import CONTROLLER
 from nemo_algos.preflight.check import judge, launcher, snapshot
 from nemo_algos.preflight.check.controller_schema import SAMPLERS, AsyncRL

@@ -31,8 +31,8 @@ from rounding import rounding
 
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.engines.nemo.patches import previous_logprobs_skipped
 from nemo_algos.engines.nemo.policy import columns_registered
-from nemo_algos.engines.nemo.trainers import previous_logprobs_skipped
 
 pytestmark = pytest.mark.usefixtures("in_process")
 # the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut

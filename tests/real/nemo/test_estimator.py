@@ -18,11 +18,11 @@ from says import Says
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
 from nemo_algos.engines.nemo import columns, versions
-from nemo_algos.engines.nemo.decided import ESTIMATOR
+from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import Estimator, row_hash, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.patches import CREATORS, DEVIATIONS, FACTORY, in_place
 from nemo_algos.engines.nemo.policy import PolicyProxy
-from nemo_algos.engines.nemo.trainers import CREATORS, DEVIATIONS, FACTORY, in_place
 
 
 def master(name):

@@ -20,8 +20,15 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import prompt_key
-from nemo_algos.engines.nemo import launch, loss_metrics, memory
-from nemo_algos.engines.nemo.estimator import Estimator, prompt_keys, tensor_of
+from nemo_algos.engines.nemo import launch, loss_metrics
+from nemo_algos.engines.nemo.estimator import (
+    MEMORY,
+    Estimator,
+    keep_memory,
+    prompt_keys,
+    restore_memory,
+    tensor_of,
+)
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import PolicyProxy
 
@@ -174,7 +181,7 @@ def remembering(path):
     manager = CheckpointManager(config)
     state = versions_state(manager)
     algorithm = build({"name": "spo", "forgetting": "constant"})
-    own = {"memory": memory.restore(manager), "keep": functools.partial(memory.keep, state)}
+    own = {"memory": restore_memory(manager), "keep": functools.partial(keep_memory, state)}
     return Estimator(algorithm, 1, pad=0, **own), manager, state
 
 
@@ -220,7 +227,7 @@ def test_a_memory_is_saved_with_nemo_rls_checkpoints_and_resumed_bit_equal(tmp_p
     assert torch.equal(visit(anew, seed=0, width=3), first)
     assert not torch.equal(visit(remembering(tmp_path / "third")[0], seed=1, width=7), second)
     (info,) = tmp_path.glob("step_1/training_info.json")
-    assert memory.KEY in json.loads(info.read_text())
+    assert MEMORY in json.loads(info.read_text())
 
 
 def test_a_method_without_a_memory_adds_nothing_to_a_checkpoint():

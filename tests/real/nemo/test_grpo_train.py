@@ -21,8 +21,8 @@ from rounding import rounding
 
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.estimator import result_type, tensor_of
+from nemo_algos.engines.nemo.patches import FACTORY
 from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.engines.nemo.trainers import FACTORY
 from nemo_algos.jsonl import read_lines
 from nemo_algos.lab.evals.records import TraceLine
 

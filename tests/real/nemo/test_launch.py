@@ -47,7 +47,7 @@ def test_every_studied_method_composes_with_what_it_decides(name):
     assert loss.disable_ppo_ratio == (name in ("gpg", "cispo"))
     assert loss.reference_policy_kl_penalty == 0.001
     section = versions.get(master.grpo, "adv_estimator")
-    assert versions.get(section, "name") == "nemo_algos.engines.nemo.trainers.given"
+    assert versions.get(section, "name") == "nemo_algos.engines.nemo.patches.given"
     assert master.policy["train_global_batch_size"] == 128
     assert master.policy["model_name"] == "Qwen/Qwen2.5-1.5B"  # NeMo-RL's own
 

@@ -26,7 +26,7 @@ from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, loss_metrics
-from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
+from nemo_algos.engines.nemo.derived_config import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "public.json.gz"

@@ -18,7 +18,7 @@ from shipped_run import compose
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.nemo import installed, known_answers
+from nemo_algos.engines.nemo import installed, self_test
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.release import schema
@@ -75,10 +75,10 @@ def value(name: str, settings: dict[str, Any]) -> float:
     """The loss of a method under these keys; the sampler is not the trainer here."""
     algorithm = build(name)
     loss = AlgorithmLoss(ClippedPGLossConfig(**settings), algorithm)
-    batch = known_answers._batch(Estimator(algorithm), known_answers._call(grpo.grpo_train))
+    batch = self_test._batch(Estimator(algorithm), self_test._call(grpo.grpo_train))
     gap = torch.tensor([[0, -0.1, -0.2, 0.1], [0, 0.2, 0.1, 0]])
-    batch["generation_logprobs"] = known_answers.OLD + gap
-    logprobs = known_answers.CURRENT[:, 1:]
+    batch["generation_logprobs"] = self_test.OLD + gap
+    logprobs = self_test.CURRENT[:, 1:]
     return float(loss(logprobs, batch, torch.tensor(2.0), torch.tensor(5.0))[0])
 
 

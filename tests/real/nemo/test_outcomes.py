@@ -17,8 +17,8 @@ from torch import Tensor
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator
+from nemo_algos.engines.nemo.patches import in_place
 from nemo_algos.engines.nemo.policy import columns_registered
-from nemo_algos.engines.nemo.trainers import in_place
 
 pytestmark = pytest.mark.usefixtures("in_process")
 # 0 and 1 become -1 and 3, less what a response is too long by

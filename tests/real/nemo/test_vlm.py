@@ -22,7 +22,7 @@ from ray._private import ray_constants
 from shipped_run import overridden
 
 from nemo_algos.engines.nemo import launch
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight.check import launcher
 

@@ -14,7 +14,7 @@ import pytest
 import transformers
 from runs import CONTROLLER, OWN, ROLLOUTS, STEPS, Env, Run, kill_after_step_2, own
 
-from nemo_algos.engines.nemo import memory
+from nemo_algos.engines.nemo.estimator import MEMORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("main_alone")]
 CORRECTED = ("old_policy=trainer", "loss_fn.use_importance_sampling_correction=true")
@@ -101,7 +101,7 @@ def test_a_killed_controllers_memory_goes_on(place: tuple[Path, Env]) -> None:
 def memory_of(run: Run, step: int) -> dict[str, Any]:
     """SPO's, by prompt."""
     info = json.loads((run.results / f"step_{step}" / "training_info.json").read_text())
-    return info[memory.KEY]["advantages"]["prompts"]
+    return info[MEMORY]["advantages"]["prompts"]
 
 
 def encoded(run: Run) -> Callable[[str], tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
+from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
 from nemo_algos.preflight.check.data import leakage, lengths, prompts, rows, tokenizer_checks
 from nemo_algos.preflight.check.data.datasets import Loaded
 from nemo_algos.preflight.check.data.rows import Row

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
+from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
 from nemo_algos.preflight.check.data import dummy_images
 from nemo_algos.preflight.check.data.verdict import cut
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.nemo.kinds import PICTURED
+from nemo_algos.engines.nemo.derived_config import PICTURED
 
 COLOURS = ("red", "green", "blue", "white")
 SIDE = 56  # of a picture, in pixels

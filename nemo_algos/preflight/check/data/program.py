@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import (
     dataset_checks,
     datasets,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import stop_tokens
 from nemo_algos.preflight.check.data.stop_tokens import NAME
 from nemo_algos.preflight.check.data.verdict import Stage, cut

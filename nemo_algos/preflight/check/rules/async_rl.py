@@ -7,7 +7,7 @@ from operator import attrgetter
 from pydantic import ValidationError
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.engines.nemo.kinds import uses_gym
+from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION, AsyncRL
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import WrongKey, error, note, warning

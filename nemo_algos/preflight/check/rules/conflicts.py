@@ -9,7 +9,7 @@ from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, co
 from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_ratio
 from nemo_algos.algorithms.record import TOKEN_INPUTS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
-from nemo_algos.engines.nemo.kinds import uses_gym
+from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.controller_schema import KNOWN
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight

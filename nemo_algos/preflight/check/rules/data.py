@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight

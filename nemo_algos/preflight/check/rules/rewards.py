@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator
 
 from nemo_algos.config import ConfigError, Finding, validate
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN

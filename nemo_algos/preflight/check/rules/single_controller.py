@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
 from nemo_algos.preflight.check.controller_schema import KNOWN, SAMPLERS, SECTION
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM

@@ -5,8 +5,7 @@ from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.engines.nemo.decided import TRACE, TRACED
-from nemo_algos.engines.nemo.kinds import data_sets
+from nemo_algos.engines.nemo.derived_config import TRACE, TRACED, data_sets
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight as Run
 

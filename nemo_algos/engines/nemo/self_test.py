@@ -11,12 +11,12 @@ from torch import Tensor
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import advantage_call, versions
 from nemo_algos.engines.nemo.advantage_call import AdvantageCall
-from nemo_algos.engines.nemo.decided import method_keys
+from nemo_algos.engines.nemo.derived_config import method_keys
 from nemo_algos.engines.nemo.estimator import Estimator, result_type
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 # method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (direct formulas in
-# tests/real/nemo/test_known_answers.py)
+# tests/real/nemo/test_self_test.py)
 ANSWERS = {
     "grpo": (-0.00326767872, -0.537765511),
     "gspo": (-0.0297655843, -0.794605779),

@@ -10,15 +10,15 @@ import torch
 from nemo_rl.algorithms.loss import loss_functions
 
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo import advantage_call, estimator, known_answers, launch, versions
+from nemo_algos.engines.nemo import advantage_call, estimator, launch, self_test, versions
 
 OLD, REF, NEW, H = (
     x[:, 1:].double()
     for x in (
-        known_answers.OLD,
-        known_answers.REFERENCE,
-        known_answers.CURRENT,
-        known_answers.ENTROPY,
+        self_test.OLD,
+        self_test.REFERENCE,
+        self_test.CURRENT,
+        self_test.ENTROPY,
     )
 )
 ROWS = (slice(0, 3), slice(0, 2))  # the tokens of the two responses
@@ -123,14 +123,14 @@ def direct(name):
         terms = 0.5 * kl - TERMS[name]((logprobs - OLD[i, row]).exp(), i)
         total = total + (terms.sum() / 5 if by_token else terms.mean() / 2)
     (gradient,) = torch.autograd.grad(total, new)
-    return float(total), float((gradient * known_answers.DIRECTION).sum())
+    return float(total), float((gradient * self_test.DIRECTION).sum())
 
 
 @pytest.mark.parametrize("name", STUDIED)
 def test_numbers_are_the_formulas(name):
-    assert known_answers.ANSWERS[name] == pytest.approx(direct(name), rel=1e-6)
+    assert self_test.ANSWERS[name] == pytest.approx(direct(name), rel=1e-6)
     call = advantage_call.of(launch.grpo.grpo_train)
-    assert known_answers.answer(name, call) == pytest.approx(direct(name), rel=1e-5)
+    assert self_test.answer(name, call) == pytest.approx(direct(name), rel=1e-5)
 
 
 def trainers():
@@ -151,7 +151,7 @@ def controller():
 def test_this_nemo_rl_is_known():
     versions.check()
     for trainer in trainers():
-        known_answers.check(trainer)
+        self_test.check(trainer)
         if trainer.__name__ != "_advantage_stage":
             versions.check_trainer(trainer)
 
@@ -172,11 +172,11 @@ def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypat
     module = inspect.getmodule(trainer)
     owner = controller() if trainer.__name__ == "_advantage_stage" else module
     name, call = trainer.__name__, advantage_call.of(trainer)
-    assert torch.equal(call.taken(estimator.result_type()(known_answers.OLD)), known_answers.OLD)
-    monkeypatch.setattr(known_answers, "result_type", lambda: Wrapped)
+    assert torch.equal(call.taken(estimator.result_type()(self_test.OLD)), self_test.OLD)
+    monkeypatch.setattr(self_test, "result_type", lambda: Wrapped)
     monkeypatch.setattr(estimator, "result_type", lambda: Wrapped)
     with pytest.raises(ImportError, match=rf"{name}.*estimators"):
-        known_answers.check(getattr(owner, name))
+        self_test.check(getattr(owner, name))
 
 
 def changed(monkeypatch, owner, names, old, new):
@@ -200,7 +200,7 @@ def test_a_renamed_key_is_refused_by_name(monkeypatch):
     with pytest.raises(ImportError, match=r"__call__ does not know curr_logprobs_unfiltered$"):
         versions.check()
     with pytest.raises(ImportError, match=r"quatro has loss .* instead of loss -0.1771") as error:
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
     assert "grpo has" not in str(error.value)
 
 
@@ -210,36 +210,36 @@ def test_a_renamed_attribute_is_refused_by_name(monkeypatch):
     with pytest.raises(ImportError, match=r"does not know ratio_clip_min$"):
         versions.check()
     with pytest.raises(ImportError, match="the loss of etr raises TypeError"):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 def test_another_formula_under_the_same_names_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], "loss2 = -advantages", "loss2 = -1.1 * advantages")
     versions.check()
     with pytest.raises(ImportError, match="grpo has loss"):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 def test_a_loss_that_divides_by_the_sampler_is_refused(monkeypatch):
     old, new = 'data["prev_logprobs"]', 'data["generation_logprobs"]'
     changed(monkeypatch, LOSS, ["__call__"], old, new)
     with pytest.raises(ImportError, match=r"grpo has loss .* instead of loss -0.0033"):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
     fields = dict(loss_functions.ClippedPGLossConfig.model_fields)
     fields["clip_low"] = fields.pop("ratio_clip_min")
     renamed = type("Config", (), {"model_fields": fields})
-    monkeypatch.setattr(known_answers, "ClippedPGLossConfig", renamed)
+    monkeypatch.setattr(self_test, "ClippedPGLossConfig", renamed)
     with pytest.raises(ImportError, match="ClippedPGLossConfig has no ratio_clip_min"):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 def test_a_loss_that_raises_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], 'data["sample_mask"]', 'data["row_mask"]')
     with pytest.raises(ImportError, match="the loss of gspo raises KeyError: 'row_mask'"):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_loss_that_raises_is_refused(monkeypatch):
 def test_a_trainer_with_another_call_of_the_estimator_is_refused(monkeypatch, old, new, message):
     changed(monkeypatch, launch.grpo, ["grpo_train"], old, new)
     with pytest.raises(ImportError, match=message):
-        known_answers.check(launch.grpo.grpo_train)
+        self_test.check(launch.grpo.grpo_train)
 
 
 @pytest.mark.parametrize(

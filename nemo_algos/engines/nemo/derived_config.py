@@ -1,6 +1,6 @@
-"""What a method decides of NeMo-RL's config."""
+"""What a method decides of NeMo-RL's config, and for which GRPO script of NeMo-RL it is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
@@ -13,7 +13,7 @@ EPOCHS, TRACE, TRACED = "grpo.num_update_epochs", "logger.trace_period", "logger
 AMONG = (EPOCHS, TRACE, TRACED)
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
-ESTIMATOR = "nemo_algos.engines.nemo.trainers.given"
+ESTIMATOR = "nemo_algos.engines.nemo.patches.given"
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 
@@ -48,7 +48,7 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     loss, grpo = plain["loss_fn"], plain["grpo"]
     loss |= method_keys(algorithm)
     if algorithm.correction.active:
-        # what NeMo-RL asserts of asynchronous and FP8 rollouts; its loss goes by `decided`
+        # what NeMo-RL asserts of asynchronous and FP8 rollouts; our loss weighs by itself
         loss["use_importance_sampling_correction"] = True
     grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": ESTIMATOR}
     # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
@@ -73,3 +73,25 @@ class Base(Section):
 def base_name(written: Mapping[Any, Any]) -> str:
     """The config of NeMo-RL that ours goes over. Raises ConfigError where the section is wrong."""
     return validate(Base, written.get("nemo_rl") or {}, "nemo_rl").config
+
+
+PICTURED = "vlm_hf_data_processor"  # takes the model's processor, of images and sounds, as well
+
+
+def is_vlm(data: Any) -> bool:
+    """Whether `data` is for NeMo-RL's examples/run_vlm_grpo.py: prompts with images or sounds."""
+    return any(one.get("processor") == PICTURED for one in data_sets(data))
+
+
+def uses_gym(env: Any) -> bool:
+    """Whether `env` is for examples/nemo_gym/run_grpo_nemo_gym.py: NeMo Gym's servers roll out."""
+    return isinstance(env, Mapping) and bool(env.get("should_use_nemo_gym"))
+
+
+def data_sets(data: Any) -> Iterator[Mapping[str, Any]]:
+    """The sections of `data` that name or describe a data set."""
+    for name in ("default", "train", "validation") if isinstance(data, Mapping) else ():
+        found = data.get(name) or []
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, Mapping):
+                yield one

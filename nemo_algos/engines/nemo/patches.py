@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.decided import ESTIMATOR
+from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, reward_parts, row_hash
 from nemo_algos.terminal import echo
 
