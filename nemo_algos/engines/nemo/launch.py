@@ -22,7 +22,7 @@ from rich.console import Console
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import environment, self_test, versions, worker_env
+from nemo_algos.engines.nemo import environment, self_test, trial, versions, worker_env
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
@@ -83,12 +83,12 @@ def check(master_config: Any) -> None:
         from nemo_algos.engines.nemo import single_controller
 
         single_controller.check()
-        self_test.check(single_controller.stock._advantage_stage)
+        step = functools.partial(single_controller.trial_step, master_config)
+        self_test.check("the single controller", step)
         return
     chosen = trainer(master_config)
     function = getattr(chosen, "func", chosen)
-    versions.check_trainer(function)
-    self_test.check(function)
+    self_test.check(function.__name__, functools.partial(trial.step, function))
 
 
 def train(

@@ -216,7 +216,7 @@ def registrations(estimator: Estimator) -> list[tuple[Any, str, Any]]:
 
     entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
     names = (*columns.names(estimator.algorithm).values(), *entropy)
-    fields = (*tq_policy.DP_TRAIN_FIELDS, *names)
+    fields = tuple(dict.fromkeys((*tq_policy.DP_TRAIN_FIELDS, *names)))
     aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
     ours = [(module, "DP_TRAIN_FIELDS", fields) for module in holders]

@@ -1,26 +1,27 @@
 """The guard's numbers against direct formulas in float64; a changed NeMo-RL is refused by name."""
 
+import functools
 import inspect
 import linecache
 import math
 import textwrap
+from contextlib import nullcontext
 
 import pytest
 import torch
+from nemo_rl.algorithms import grpo as nemo_grpo
+from nemo_rl.algorithms import grpo_sync
 from nemo_rl.algorithms.loss import loss_functions
 
+from nemo_algos import config as strict
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo import advantage_call, estimator, launch, self_test, versions
+from nemo_algos.engines.nemo import estimator, self_test, trial, versions
+from nemo_algos.preflight.check import launcher
 
-OLD, REF, NEW, H = (
-    x[:, 1:].double()
-    for x in (
-        self_test.OLD,
-        self_test.REFERENCE,
-        self_test.CURRENT,
-        self_test.ENTROPY,
-    )
-)
+OLD = trial.OLD[:, 1:].double()
+REF = trial.REFERENCE[:, 1:].double()
+NEW = trial.CURRENT[:, 1:].double()
+H = trial.ENTROPIES[:, 1:].double()
 ROWS = (slice(0, 3), slice(0, 2))  # the tokens of the two responses
 OUTCOME = torch.tensor([1.0, -1.0], dtype=torch.float64) * 0.5
 SAMPLE, POPULATION = OUTCOME / (math.sqrt(0.5) + 1e-6), OUTCOME / (0.5 + 1e-6)
@@ -123,37 +124,40 @@ def direct(name):
         terms = 0.5 * kl - TERMS[name]((logprobs - OLD[i, row]).exp(), i)
         total = total + (terms.sum() / 5 if by_token else terms.mean() / 2)
     (gradient,) = torch.autograd.grad(total, new)
-    return float(total), float((gradient * self_test.DIRECTION).sum())
+    return float(total), float((gradient * trial.DIRECTION).sum())
+
+
+TRAINERS = {
+    "grpo_train": (nemo_grpo, "grpo_train"),
+    "async_grpo_train": (nemo_grpo, "async_grpo_train"),
+    "grpo_train_sync": (grpo_sync, "grpo_train_sync"),
+}
+# v0.7.0 has none
+CONTROLLER = [pytest.param("controller")] if versions.present(versions.CONTROLLER) else []
+
+
+@pytest.fixture(params=[*TRAINERS, *CONTROLLER])
+def step(request):
+    """A step of each of NeMo-RL's trainers, as they are when it is called."""
+    if request.param != "controller":
+        module, name = TRAINERS[request.param]
+        return lambda *given: trial.step(getattr(module, name), *given)
+    from nemo_algos.engines.nemo import single_controller
+
+    written = strict.read(strict.find("single_controller.yaml"))
+    master_config = launcher.compose(written).master_config
+    return functools.partial(single_controller.trial_step, master_config)
 
 
 @pytest.mark.parametrize("name", STUDIED)
-def test_numbers_are_the_formulas(name):
+def test_numbers_are_the_formulas(name, step):
     assert self_test.ANSWERS[name] == pytest.approx(direct(name), rel=1e-6)
-    call = advantage_call.of(launch.grpo.grpo_train)
-    assert self_test.answer(name, call) == pytest.approx(direct(name), rel=1e-5)
+    assert self_test.answer(name, step) == pytest.approx(direct(name), rel=1e-5)
 
 
-def trainers():
-    """All that call an estimator; the last is the single controller's stage, not in v0.7.0."""
-    from nemo_rl.algorithms.grpo_sync import grpo_train_sync
-
-    yield from (launch.grpo.grpo_train, launch.grpo.async_grpo_train, grpo_train_sync)
-    if versions.present(versions.CONTROLLER):
-        yield controller()._advantage_stage
-
-
-def controller():
-    from nemo_rl.algorithms import single_controller
-
-    return single_controller.SingleControllerActor.__ray_metadata__.modified_class
-
-
-def test_this_nemo_rl_is_known():
+def test_this_nemo_rl_is_known(step):
     versions.check()
-    for trainer in trainers():
-        self_test.check(trainer)
-        if trainer.__name__ != "_advantage_stage":
-            versions.check_trainer(trainer)
+    self_test.check("its trainer", step)
 
 
 class Wrapped:
@@ -163,20 +167,10 @@ class Wrapped:
         self.values = advantages
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypatch, number, ref):
-    """Its own lines are run on what they return."""
-    if number == 3 and ref == "v0.7.0":
-        number = 0
-    trainer = [*trainers()][number]
-    module = inspect.getmodule(trainer)
-    owner = controller() if trainer.__name__ == "_advantage_stage" else module
-    name, call = trainer.__name__, advantage_call.of(trainer)
-    assert torch.equal(call.taken(estimator.result_type()(self_test.OLD)), self_test.OLD)
-    monkeypatch.setattr(self_test, "result_type", lambda: Wrapped)
+def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypatch, step):
     monkeypatch.setattr(estimator, "result_type", lambda: Wrapped)
-    with pytest.raises(ImportError, match=rf"{name}.*estimators"):
-        self_test.check(getattr(owner, name))
+    with pytest.raises(ImportError, match=r"its trainer: .*Wrapped"):
+        self_test.check("its trainer", step)
 
 
 def changed(monkeypatch, owner, names, old, new):
@@ -184,47 +178,51 @@ def changed(monkeypatch, owner, names, old, new):
     module = inspect.getmodule(owner)
     for name in names:
         function = getattr(owner, name)
-        text = textwrap.dedent(inspect.getsource(function)).replace(old, new)
+        source = textwrap.dedent(inspect.getsource(function))
+        text = source.replace(old, new)
+        assert text != source, f"{name} has no {old}"
         file = f"<{name}: {new}>"
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-        space = dict(vars(module))
-        exec(compile(text, file, "exec"), space)
-        monkeypatch.setattr(owner, name, space[name])
+        made = {}
+        exec(compile(text, file, "exec"), vars(module), made)
+        monkeypatch.setattr(owner, name, made[name])
 
 
 LOSS = loss_functions.ClippedPGLossFn
 
 
-def test_a_renamed_key_is_refused_by_name(monkeypatch):
+def refusal(name="grpo_train", module=nemo_grpo):
+    """Why a trainer is refused, "" where it is not."""
+    try:
+        self_test.check(name, functools.partial(trial.step, getattr(module, name)))
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def test_a_renamed_key_of_the_batch_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], "curr_logprobs_unfiltered", "curr_logprobs_raw")
-    with pytest.raises(ImportError, match=r"__call__ does not know curr_logprobs_unfiltered$"):
-        versions.check()
-    with pytest.raises(ImportError, match=r"quatro has loss .* instead of loss -0.1771") as error:
-        self_test.check(launch.grpo.grpo_train)
-    assert "grpo has" not in str(error.value)
+    said = refusal()
+    assert "with quatro has loss" in said and "instead of loss -0.1771" in said
+    assert "with grpo" not in said
 
 
-def test_a_renamed_attribute_is_refused_by_name(monkeypatch):
+def test_a_renamed_attribute_is_refused(monkeypatch):
     names = ["__call__", "__init__"]
     changed(monkeypatch, LOSS, names, "self.ratio_clip_min", "self.ratio_clip_low")
-    with pytest.raises(ImportError, match=r"does not know ratio_clip_min$"):
-        versions.check()
-    with pytest.raises(ImportError, match="the loss of etr raises TypeError"):
-        self_test.check(launch.grpo.grpo_train)
+    assert "a step of grpo_train: TypeError" in refusal()
 
 
 def test_another_formula_under_the_same_names_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], "loss2 = -advantages", "loss2 = -1.1 * advantages")
-    versions.check()
-    with pytest.raises(ImportError, match="grpo has loss"):
-        self_test.check(launch.grpo.grpo_train)
+    assert "with grpo has loss" in refusal()
 
 
 def test_a_loss_that_divides_by_the_sampler_is_refused(monkeypatch):
     old, new = 'data["prev_logprobs"]', 'data["generation_logprobs"]'
     changed(monkeypatch, LOSS, ["__call__"], old, new)
-    with pytest.raises(ImportError, match=r"grpo has loss .* instead of loss -0.0033"):
-        self_test.check(launch.grpo.grpo_train)
+    said = refusal()
+    assert "with grpo has loss" in said and "instead of loss -0.0033" in said
 
 
 def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
@@ -232,60 +230,64 @@ def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
     fields["clip_low"] = fields.pop("ratio_clip_min")
     renamed = type("Config", (), {"model_fields": fields})
     monkeypatch.setattr(self_test, "ClippedPGLossConfig", renamed)
-    with pytest.raises(ImportError, match="ClippedPGLossConfig has no ratio_clip_min"):
-        self_test.check(launch.grpo.grpo_train)
+    assert "ClippedPGLossConfig has no ratio_clip_min" in refusal()
 
 
-def test_a_loss_that_raises_is_refused(monkeypatch):
+def test_a_loss_that_raises_is_refused_once(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], 'data["sample_mask"]', 'data["row_mask"]')
-    with pytest.raises(ImportError, match="the loss of gspo raises KeyError: 'row_mask'"):
-        self_test.check(launch.grpo.grpo_train)
+    assert refusal().count("a step of grpo_train: KeyError: 'row_mask'") == 1
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("rewards=rewards,\n", "rewards=rewards,\n    lengths=rewards,\n", "lengths"),
-        ("adv_estimator.compute_advantage(", "adv_estimator.advantages_of(", "compute_advantage"),
-    ],
-)
-def test_a_trainer_with_another_call_of_the_estimator_is_refused(monkeypatch, old, new, message):
-    changed(monkeypatch, launch.grpo, ["grpo_train"], old, new)
-    with pytest.raises(ImportError, match=message):
-        self_test.check(launch.grpo.grpo_train)
+# what a trainer calls by another name, adds or leaves out
+CALLS = {
+    "an argument more": ("rewards=rewards,\n", "rewards=rewards, lengths=rewards,\n", "lengths"),
+    "no estimator": (".compute_advantage(", ".advantages_of(", "advantages_of"),
+    "log pi_old": ("logprobs_policy=", "old_logprobs=", "old_logprobs"),
+    "the mask": ("mask=mask", "response_mask=mask", "response_mask"),
+    "the policy's log-probs": ("policy.get_logprobs(", "policy.logprobs(", "logprobs"),
+    "the policy's training": ("policy.train(", "policy.learn(", "learn"),
+    "a parameter": ("val_dataloader", "validation", "val_dataloader"),
+    "a parameter more": ("tokenizer: TokenizerType,", "tokenizer: Any, clock: Any,", "clock"),
+    "other advantages": ("= adv_estimator.compute", "= 0.9 * adv_estimator.compute", "changed"),
+    "an early end": ("    total_steps =", "    return\n    total_steps =", "ends before"),
+}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("logprobs_policy=", "old_logprobs=", "grpo_train does not know logprobs_policy"),
-        ("mask=mask", "response_mask=mask", "grpo_train does not know mask"),
-        ("policy.get_logprobs(", "policy.logprobs(", "does not know policy.get_logprobs"),
-        ("policy.train(", "policy.step(", "does not know policy.train"),
-        ("val_dataloader", "validation", "grpo_train has no parameter val_dataloader"),
-        (
-            "tokenizer: TokenizerType,",
-            "tokenizer: TokenizerType, clock: Any,",
-            "grpo_train asks for clock",
-        ),
-    ],
-)
-def test_a_trainer_with_other_arguments_is_refused(monkeypatch, old, new, message):
-    changed(monkeypatch, launch.grpo, ["grpo_train"], old, new)
-    with pytest.raises(ImportError, match=message):
-        versions.check_trainer(launch.grpo.grpo_train)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_trainer_with_another_call_is_refused(monkeypatch, call):
+    old, new, message = CALLS[call]
+    changed(monkeypatch, nemo_grpo, ["grpo_train"], old, new)
+    assert message in refusal()
+
+
+def test_a_helper_around_the_call_is_not_refused(monkeypatch):
+    """As in NVIDIA-NeMo/RL#3757, where the call moved out of the trainer."""
+
+    def helper(adv_estimator, **given):
+        return adv_estimator.compute_advantage(**given)
+
+    monkeypatch.setattr(nemo_grpo, "helper", helper, raising=False)
+    old, new = "adv_estimator.compute_advantage(\n", "helper(\n adv_estimator,"
+    changed(monkeypatch, nemo_grpo, ["grpo_train"], old, new)
+    assert refusal() == ""
+
+
+def test_columns_that_a_step_does_not_fetch_are_missed(monkeypatch):
+    """As in NVIDIA-NeMo/RL#3742, where a step fetches its fields by names of its own."""
+    monkeypatch.setattr(trial, "columns_registered", lambda _: nullcontext())
+    assert "KeyError: 'nemo_algos_signal_" in refusal("grpo_train_sync", grpo_sync)
 
 
 def test_a_setup_that_returns_something_else_is_refused(monkeypatch):
-    changed(monkeypatch, launch.grpo, ["setup"], "    CheckpointManager,\n", "")
+    changed(monkeypatch, nemo_grpo, ["setup"], "    CheckpointManager,\n", "")
     with pytest.raises(ImportError, match="setup returns no checkpointer"):
         versions.check()
 
 
 def test_setups_values_are_found_by_their_types(monkeypatch):
     swapped = ("    Logger,\n    CheckpointManager,", "    CheckpointManager,\n    Logger,")
-    changed(monkeypatch, launch.grpo, ["setup"], *swapped)
-    annotation = launch.grpo.setup.__annotations__["return"]
+    changed(monkeypatch, nemo_grpo, ["setup"], *swapped)
+    annotation = nemo_grpo.setup.__annotations__["return"]
 
     def setup() -> annotation:
         return tuple(range(13))
