@@ -21,7 +21,7 @@ meeting=$(printf 'tests/real/nemo/test_%s.py ' async class_paths estimator exten
 suite() {
 	NEMO_RL_REF=$ref uv run --no-project --isolated --python "${python:-3.13}" \
 		--with-requirements tests/real/nemo/requirements.txt --with-editable '.[lab]' \
-		pytest -q -o addopts="" --disable-warnings "$@" || status=1
+		pytest -q -o addopts="" -n auto --maxprocesses=4 --dist=loadfile --disable-warnings "$@" || status=1
 }
 
 for ref in ${NEMO_RL_REF:-v0.7.0 main $pull}; do

@@ -17,6 +17,9 @@ tests/*)
 	shift
 	;;
 esac
+case "$*" in
+"-m smoke") files=$(grep -lE 'mark\.smoke|SMOKE_CASES =' $files) ;; # the others would import for nothing
+esac
 status=0
 for ref in ${NEMO_RL_REF:-v0.7.0 main}; do
 	for file in $files; do

@@ -77,7 +77,7 @@ def nemo_rl(ref: str) -> Path:
     return checkout.worktree(clone, ref)
 
 
-@pytest.mark.smoke
+@pytest.mark.slow
 def test_a_clean_run_passes_every_stage(home: Path, nemo_rl: Path) -> None:
     """Rewards differ, since right answers stand in place of half of the responses."""
     status, found = rehearsed(config(home), nemo_rl)
