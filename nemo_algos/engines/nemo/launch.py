@@ -107,8 +107,15 @@ def train(
     if uses_single_controller(master_config):
         from nemo_algos.engines.nemo import single_controller
 
-        given = algorithm, loss, mismatch, tokenizer, factory, traced
-        single_controller.train(master_config, *given)
+        single_controller.train(
+            master_config,
+            algorithm,
+            loss,
+            mismatch=mismatch,
+            tokenizer=tokenizer,
+            policy=factory,
+            traced=traced,
+        )
         return
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
         processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
@@ -138,14 +145,27 @@ def train(
         elif algorithm.correction.bypass_mode:
             stack.enter_context(previous_logprobs_skipped())
         train = trainer(cfg)
-        step = versions.get(made["grpo_save_state"], "total_steps", 0)
-        watched = mismatch, Path(master_config.logger["log_dir"]), step
-        compares = not loss.on_policy
-        given = *watched, loss.config, compares, epochs, traced, made["policy_generation"]
-        own = {"policy": proxy(policy, estimator, *given)}
-        own |= {"tokenizer": tokenizer}
-        own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
-        own |= {"processor": processor} if processor else {}
+        watched = proxy(
+            policy,
+            estimator,
+            mismatch,
+            folder=Path(master_config.logger["log_dir"]),
+            step=versions.get(made["grpo_save_state"], "total_steps", 0),
+            loss=loss.config,
+            compares=not loss.on_policy,
+            epochs=epochs,
+            traced=traced,
+            generation=made["policy_generation"],
+        )
+        own = {
+            "policy": watched,
+            "tokenizer": tokenizer,
+            "loss_fn": loss,
+            "task_to_env": task_to_env,
+            "val_task_to_env": val_task_to_env,
+        }
+        if processor:
+            own["processor"] = processor
         train(**versions.arguments(train, made | own))
 
 

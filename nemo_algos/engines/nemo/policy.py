@@ -39,6 +39,7 @@ class PolicyProxy:
         policy: Any,
         estimator: Estimator,
         mismatch: MismatchConfig = MismatchConfig(),
+        *,
         folder: Path | None = None,
         step: int = 0,
         loss: LossConfig = LossConfig(),
@@ -47,18 +48,21 @@ class PolicyProxy:
         traced: Traced = Traced(),
         generation: Any = None,
     ) -> None:
-        own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
-        own |= {"_compares": compares, "_epochs": epochs, "_traced": traced, "_probe": None}
+        self._policy = policy
+        self._estimator = estimator
+        self._watch = Watch(mismatch, folder)
+        self._step = step
+        self._loss = loss
+        self._compares = compares
+        self._epochs = epochs
+        self._traced = traced
+        self._read: Any = None  # what the driver last read of the data plane
+        self._probe: Probe | None = None
         if mismatch.probe and generation is not None:
-            own["_probe"] = Probe(generation, lambda: self._watch.due(self._step + 1))
-        # past __setattr__
-        vars(self).update(_policy=policy, _estimator=estimator, **own)
+            self._probe = Probe(generation, lambda: self._watch.due(self._step + 1))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._policy, name, value)
 
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """As the policy's; the worker extension's entropies and the masks go to the estimator."""
@@ -94,12 +98,20 @@ class PolicyProxy:
         return self.traces and self._traced.due(self._step)
 
     def _trace(self, batch: Any, rollouts: Any) -> None:
-        """Of NeMo-RL's batch with the method's columns, whose responses are the rollouts'."""
+        """Append traces of a batch with the method's columns; its responses are the rollouts'."""
         if not self._compares:  # no old log-probs were computed
             batch = type(batch)({**batch, "prev_logprobs": batch["generation_logprobs"]})
         ask = functools.partial(trace.current_logprobs, self._policy, batch)
-        given = self._step, batch, rollouts, self._estimator.algorithm, ask
-        trace.write(self._watch.folder, trace.lines(self._traced, *given))
+        found = trace.lines(
+            self._traced,
+            self._step,
+            batch,
+            rollouts=rollouts,
+            algorithm=self._estimator.algorithm,
+            ask=ask,
+        )
+        assert self._watch.folder is not None
+        trace.write(self._watch.folder, found)
 
     @property
     def _bypass(self) -> bool:
@@ -108,7 +120,7 @@ class PolicyProxy:
 
     def _compare(self, data: Mapping[str, Tensor]) -> None:
         """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
-        object.__setattr__(self, "_step", self._step + 1)
+        self._step += 1
         if self._bypass or not self._compares:
             return
         columns = {
@@ -175,7 +187,7 @@ class DataPlaneProxy(PolicyProxy):
             data["prev_logprobs"] = data["generation_logprobs"]
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
-        object.__setattr__(self, "_read", type(data)({**data}))
+        self._read = type(data)({**data})
         for name in ids:
             data.pop(name)
         return data
@@ -190,7 +202,7 @@ class DataPlaneProxy(PolicyProxy):
             own |= columns.widen(signals, fields["advantages"].shape)
             own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
             fields = fields | own
-            object.__setattr__(self, "_read", type(self._read)({**read, **own}))
+            self._read = type(self._read)({**read, **own})
         self._policy.write_to_dataplane(meta, fields)
 
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

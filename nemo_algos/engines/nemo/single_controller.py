@@ -59,7 +59,7 @@ class StepProxy(PolicyProxy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        vars(self)["_chunks"] = []
+        self._chunks: list[Any] = []
 
     def take(self, chunk: dict[str, Tensor], written: dict[str, Tensor]) -> None:
         """Keep a chunk's columns [B,S], read and written, and the method's metrics of it."""

@@ -94,8 +94,8 @@ class RecordingProxy(PolicyProxy):
         self, policy: Any, estimator: Estimator, epochs: int, folder: Path, traced: Traced
     ) -> None:
         super().__init__(policy, estimator, folder=folder, epochs=epochs, traced=traced)
-        object.__setattr__(self, "batches", [])
-        object.__setattr__(self, "models", [])
+        self.batches = []
+        self.models = []
 
     def train(self, data: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.batches.append(dict(data))

@@ -402,8 +402,7 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
     masks = {"token_mask": zeros + 1, "sample_mask": rows}
     data = BatchedDataDict({"advantages": advantages, **logprobs, **masks})
     results = proxy.train(data, None, timer=None)
-    proxy.flag = 2
-    assert policy.flag == proxy.flag == 2
+    assert proxy.flag == 1
     assert "nemo_algos_signal_low" in seen and "nemo_algos_signal_low" not in data
     assert results["all_mb_metrics"]["etr/radius_positive"] == [
         estimator.last_metrics["etr/radius_positive"]

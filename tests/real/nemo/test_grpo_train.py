@@ -328,7 +328,7 @@ def test_a_method_without_a_ratio_needs_no_old_logprobs(tmp_path: Path) -> None:
     one = ["policy.train_global_batch_size=16"]
     forced = ["loss_fn.force_on_policy_ratio=true", *one]
     spared = Plugged(tmp_path / "spared", {"name": "gpg"}, forced)
-    object.__setattr__(spared.proxy, "_compares", not spared.loss.on_policy)
+    spared.proxy._compares = not spared.loss.on_policy
     spared.run.policy.get_logprobs = lambda *_, **__: pytest.fail("a forward for nothing")
     whole = Plugged(tmp_path / "whole", {"name": "gpg"}, one).train()
     assert not differing(spared.train(), whole)

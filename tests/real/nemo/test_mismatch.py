@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("in_process")
 
 def plugged(path: Path, config: MismatchConfig, overrides: list[str]) -> Plugged:
     made = Plugged(path, METHODS["etr"], overrides)
-    object.__setattr__(made.proxy, "_watch", Watch(config))
+    made.proxy._watch = Watch(config)
     return made
 
 
@@ -160,7 +160,7 @@ def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
     settings, estimator = MismatchConfig(dump=2), Estimator(build({"name": "grpo"}))
     for number, made in enumerate((PolicyProxy, DataPlaneProxy)):
         folder = tmp_path / str(number)
-        proxy = made(Queue(batch), estimator, settings, folder, 4)
+        proxy = made(Queue(batch), estimator, settings, folder=folder, step=4)
         for _ in range(2):
             if made is DataPlaneProxy:
                 wanted = ["generation_logprobs", "prev_logprobs", "token_mask"]
@@ -229,7 +229,7 @@ def probing(tmp_path: Path, settings: MismatchConfig, arrives: bool) -> Any:
 
     generation.generate, generation.update_weights_via_ipc_zmq = generate, first_alone
     due = lambda: proxy._watch.due(proxy._step + 1)  # noqa: E731
-    object.__setattr__(proxy, "_probe", Probe(generation, due, lambda g: checksums(g.model)))
+    proxy._probe = Probe(generation, due, lambda g: checksums(g.model))
     return made
 
 

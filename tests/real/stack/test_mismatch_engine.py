@@ -70,7 +70,8 @@ def watched(
             logprobs_policy=data["prev_logprobs"],
         )
     )
-    proxy = PolicyProxy(policy, estimator, MismatchConfig(stop_above=stop_above, dump=1), folder)
+    settings = MismatchConfig(stop_above=stop_above, dump=1)
+    proxy = PolicyProxy(policy, estimator, settings, folder=folder)
     try:
         results = proxy.train(data, None)
     except FloatingPointError:
