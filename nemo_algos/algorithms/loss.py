@@ -49,7 +49,8 @@ def batch_loss(
     """
     algorithm = method if isinstance(method, Algorithm) else build(method)
     rollouts, corrected = algorithm.correct(rollouts)
-    signals, counts = algorithm.signals(rollouts), core.surrogate.Counts.of(rollouts.mask)
+    signals = algorithm.signals(rollouts)
+    counts = core.surrogate.Counts.of(rollouts.mask)
     loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
     return loss.value, {**corrected, **signals.metrics, **loss.stats.summary()}
 
@@ -192,7 +193,8 @@ def _weights(
     config: LossConfig,
 ) -> Tensor | None:
     """What the gains are multiplied by, [B,S] or [B,1]; None: by 1."""
-    correction, old = algorithm.correction, rollouts.old_logprobs
+    correction = algorithm.correction
+    old = rollouts.old_logprobs
     if correction.bypass_mode:
         return bypass_weights(correction, logprobs, old, mask, algorithm.mean)
     if config.use_importance_sampling_correction:
@@ -214,7 +216,8 @@ def _penalty(
     log_ratio: Tensor,
 ) -> dict[str, Tensor]:
     """kl_coef KL(pi || pi_ref), where there is one."""
-    coef, kind = config.reference_policy_kl_penalty, config.reference_policy_kl_type
+    coef = config.reference_policy_kl_penalty
+    kind = config.reference_policy_kl_type
     if not coef:
         return {}
     assert rollouts.ref_logprobs is not None

@@ -87,7 +87,8 @@ def _parts(
         return None
     doubles = dict[str, Tensor]()
     for key, values in given.items():
-        name, part = f"reward_parts[{key!r}]", _tensor(key, values)
+        name = f"reward_parts[{key!r}]"
+        part = _tensor(key, values)
         _check_shape(name, part, mask, per_row=True)
         assert part is not None
         _check_finite(name, part)

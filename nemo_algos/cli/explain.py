@@ -83,7 +83,8 @@ def _format(value: Any) -> str:
 
 def _of_nemo_rl(key: str, version: str) -> str | None:
     """What NeMo-RL makes of it; None where it has no such key."""
-    release, asked = load(version), dict[str, Any]()
+    release = load(version)
+    asked = dict[str, Any]()
     name = base_name(asked)
     base = release.configs[name]
     set_at(asked, key, None)

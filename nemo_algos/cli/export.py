@@ -28,7 +28,8 @@ def export(
     """
     configs.require("engine")
     checked, _ = parse(configs.resolve(load_config(config, overrides, "train")))
-    name, grpo = checked.policy.model_name, checked.grpo
+    name = checked.policy.model_name
+    grpo = checked.grpo
     if name not in SHAPES:
         what = f"{name} and its data are already files that any engine can read"
         raise ValueError(f"{config}: {what}. Export is only for the built-in models.")
@@ -41,7 +42,8 @@ def export(
 
     torch.set_num_threads(1)
     policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))
-    task, number = Puzzles(checked.data, grpo.seed), grpo.num_prompts_per_step
+    task = Puzzles(checked.data, grpo.seed)
+    number = grpo.num_prompts_per_step
     steps = (task.examples(step, number) for step in range(grpo.max_num_steps))
     _write(folder / "train.jsonl", task, (puzzle for step in steps for puzzle in step))
     _write(folder / "validation.jsonl", task, task.held_out(grpo.max_val_samples))

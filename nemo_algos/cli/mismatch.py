@@ -13,7 +13,9 @@ from rich.markup import escape
 from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
 
-SHORT, LINES = 60, 5  # characters of a bucket's values; worst tokens on the terminal
+# characters of a bucket's values; worst tokens on the terminal
+SHORT = 60
+LINES = 5
 
 if TYPE_CHECKING:
     from nemo_algos.lab.mismatch.live import Seen
@@ -107,7 +109,8 @@ def _probed(files: list[Path], url: str) -> list[Seen]:
 
 
 def _show(verdict: Diagnosis) -> None:
-    console, numbers = Console(highlight=False), verdict.numbers()
+    console = Console(highlight=False)
+    numbers = verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
     counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
     console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)

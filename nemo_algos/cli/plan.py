@@ -41,7 +41,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    given, release = load_config(config, overrides, "train"), load(nemo_rl or versions(config)[0])
+    given = load_config(config, overrides, "train")
+    release = load(nemo_rl or versions(config)[0])
     if model:
         OmegaConf.update(given, "policy.model_name", model)
     run, findings = judge(given, release)
@@ -59,7 +60,8 @@ def plan(
     ends = {} if mean_tokens else both_ends(p)
     accepts = checker(given, release)
     found = {n: layouts(p, n, accepts, top) for n in counts}
-    change, sums = remedy(p, accepts), report.totals(p, steps or min(p.steps, 100), price)
+    change = remedy(p, accepts)
+    sums = report.totals(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums, ends))
     shown += [
         part

@@ -90,7 +90,8 @@ def job(
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
     load_config(config, [], "train")
-    file, version = find(config), nemo_rl or versions(config)[0]
+    file = find(config)
+    version = nemo_rl or versions(config)[0]
     job = Job(
         account=account,
         image=str(Path(image).resolve()) if Path(image).is_file() else image,
@@ -105,7 +106,8 @@ def job(
         retries=retries,
         stalled=None if stalled is None else 60 * stalled,
     )
-    base, sizes = name or re.sub(r"[^\w.-]", "-", file.stem), Sizes(nodes, gpus_per_node)
+    base = name or re.sub(r"[^\w.-]", "-", file.stem)
+    sizes = Sizes(nodes, gpus_per_node)
     if (submit or test_only) and not shutil.which("sbatch"):
         raise ValueError("sbatch not found: log in to the cluster, or remove --submit")
     if not out:

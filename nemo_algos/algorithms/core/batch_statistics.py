@@ -23,7 +23,8 @@ def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = E
     among = values[kept]
     if equal(among):
         return torch.zeros_like(values)
-    centred, tolerance = values - among.mean(), EPS * among.abs().max().clamp(min=1.0)
+    centred = values - among.mean()
+    tolerance = EPS * among.abs().max().clamp(min=1.0)
     zero = centred.abs() <= tolerance
     return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
 

@@ -35,11 +35,13 @@ def solve(rewards: Tensor, groups: Groups, radius: Tensor) -> tuple[Tensor, Tens
     x = (rewards - top[groups.index]) / spread[groups.index]  # [B] in [-1, 0]
     target = radius.where(~flat, 1.0).log()
     log_beta = 0.5 * (2 * radius.where(~flat, 1.0)).log() - groups.std(x).where(~flat, 1.0).log()
-    low, high = log_beta - REACH, log_beta + REACH
+    low = log_beta - REACH
+    high = log_beta + REACH
     for _ in range(MAX_STEPS):
         log_kl, slope = _log_kl(x, groups, log_beta)
         error = (log_kl - target).where(~flat, 0.0)
-        low, high = log_beta.where(error < 0, low), log_beta.where(error > 0, high)
+        low = log_beta.where(error < 0, low)
+        high = log_beta.where(error > 0, high)
         step = log_beta - error / slope
         inside = (step > low) & (step < high)
         step = step.where(inside, 0.5 * (low + high)).where(error != 0, log_beta)

@@ -119,7 +119,8 @@ def over_vocabulary(own: Moments, shard: Shard) -> TokenEntropy:
     """The shards' moments put together; the one collective: an all-gather of [4,N]."""
     parts = torch.stack(own)[None]
     if shard.group is not None:
-        own_part, size = parts, dist.get_world_size(shard.group)
+        own_part = parts
+        size = dist.get_world_size(shard.group)
         parts = own_part.new_empty(size, *own_part.shape[1:])
         dist.all_gather(list(parts), own_part[0], group=shard.group)
     tops, totals, weighted, chosen = parts.unbind(1)

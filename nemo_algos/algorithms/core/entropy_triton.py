@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 4096, 4
+BLOCK = 4096
+WARPS = 4
 
 
 def moments(logits: Tensor, local: Tensor, temperature: float, real: int, lowest: float) -> Tensor:
@@ -48,7 +49,8 @@ def _moments(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     top = tl.full((), LOWEST, tl.float32)
-    total, weighted = tl.zeros((), tl.float32), tl.zeros((), tl.float32)
+    total = tl.zeros((), tl.float32)
+    weighted = tl.zeros((), tl.float32)
     for start in range(0, real, BLOCK):
         column = start + columns
         # the load is masked by the width, not by `real`, which is seldom a multiple of a vector
@@ -80,7 +82,8 @@ def _gradient(
     x = tl.load(logits + row * stride + columns, mask=columns < width, other=0.0)
     log_p = x.to(tl.float32) * inverse_temperature - tl.load(log_z + row)
     log_p = tl.maximum(log_p, LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    d_logprob, d_entropy = tl.load(grad_logprobs + row), tl.load(grad_entropy + row)
+    d_logprob = tl.load(grad_logprobs + row)
+    d_entropy = tl.load(grad_entropy + row)
     slope = d_logprob + d_entropy * (log_p + tl.load(entropy + row))
     value = tl.where(columns == tl.load(local + row), d_logprob, 0.0) - tl.exp(log_p) * slope
     value = tl.where(columns < real, value * inverse_temperature, 0.0)

@@ -73,7 +73,8 @@ def weight_metrics(weights: Tensor, raw: Tensor, mask: Tensor) -> dict[str, floa
     cut, raw = (w.expand(mask.shape)[mask].double() for w in (weights, raw))
     if not len(cut):
         return {}
-    mean, square = cut.mean(), cut.square().mean()
+    mean = cut.mean()
+    square = cut.square().mean()
     return {
         "correction/weight_mean": float(mean),
         "correction/weight_max": float(raw.max()),

@@ -49,7 +49,8 @@ class Monitor:
     """Each step's distance, whether it rises from step to step, and the limit that ends the run."""
 
     def __init__(self, threshold: float = 0.5, stop_above: float | None = None) -> None:
-        self.threshold, self.stop_above = threshold, stop_above
+        self.threshold = threshold
+        self.stop_above = stop_above
         self.limit = stop_above or SICK
         self.means = deque[float](maxlen=WINDOW)
         self.rising = False
@@ -67,12 +68,14 @@ class Monitor:
         if "mismatch/mean" in found:
             self.means.append(found["mismatch/mean"])
         found |= rise(self.means, self.limit)
-        before, self.rising = self.rising, found.get("mismatch/steps_left", inf) < HORIZON
+        before = self.rising
+        self.rising = found.get("mismatch/steps_left", inf) < HORIZON
         return found, "" if before or not self.rising else self._forecast(found)
 
     def _forecast(self, found: dict[str, float]) -> str:
         limit = "mismatch.stop_above" if self.stop_above else "the level of failing runs"
-        slope, left = found["mismatch/slope"], found["mismatch/steps_left"]
+        slope = found["mismatch/slope"]
+        left = found["mismatch/steps_left"]
         return (
             f"mismatch/mean rises by {slope:.1e} nats per step and will reach {self.limit:g} "
             f"({limit}) in about {left:.0f} steps. Check that the sampler receives all new weights."
@@ -100,7 +103,8 @@ def rise(means: Sequence[float], limit: float) -> dict[str, float]:
     (x_j - x_i) / (j - i), from the median level.
     """
     pairs = [(b - a, j - i) for (i, a), (j, b) in combinations(enumerate(means), 2)]
-    n, score = len(means), sum((d > 0) - (d < 0) for d, _ in pairs)
+    n = len(means)
+    score = sum((d > 0) - (d < 0) for d, _ in pairs)
     if score - 1 <= SIGMAS * sqrt(n * (n - 1) * (2 * n + 5) / 18):
         return {}
     slope = median(d / steps for d, steps in pairs)

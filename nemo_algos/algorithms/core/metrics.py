@@ -99,7 +99,8 @@ def ratio_sums(
 
     weight [B,S]: the mask as 0 and 1 in their dtype; limit: where l was clamped, inf if nowhere.
     """
-    lengths, row_sum = weight.sum(1), log_ratio.sum(1)
+    lengths = weight.sum(1)
+    row_sum = log_ratio.sum(1)
     reach = min(limit, REACH)
     in_sequence = row_sum.clamp(-reach, reach)
     clamped = _compare(torch.ge, log_ratio.abs(), limit).sum(1)

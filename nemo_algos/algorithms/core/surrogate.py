@@ -44,9 +44,11 @@ def one_sided_clip(
 
     u = min(r, 1+high) for A > 0 and max(r, 1-low) for A <= 0.
     """
-    own, dtype = log_ratio.detach(), log_ratio.dtype
+    own = log_ratio.detach()
+    dtype = log_ratio.dtype
     # not `where` of two numbers: a GPU would be waited for
-    below, above = own.minimum(log1p(high, dtype)), own.maximum(log1p(-low, dtype))
+    below = own.minimum(log1p(high, dtype))
+    above = own.maximum(log1p(-low, dtype))
     return _kept(log_ratio, torch.where(advantages > 0, below, above))
 
 

@@ -116,7 +116,8 @@ def largest(values: Tensor, mask: Tensor, count: int) -> Tensor:
     if not count:
         return mask.new_zeros(mask.shape)
     least = values[mask].topk(count).values.amin()
-    above, ties = (values > least) & mask, (values == least) & mask
+    above = (values > least) & mask
+    ties = (values == least) & mask
     rank = ties.flatten().cumsum(0).view(ties.shape)
     return above | (ties & (rank <= count - above.sum()))
 

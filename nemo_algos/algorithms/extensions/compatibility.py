@@ -54,7 +54,8 @@ def _replaced(a: Algorithm) -> dict[str, Component]:
 
 def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     """Changed keys of a slot that is another's, or that is not the component's."""
-    base, components = a.base, _replaced(a)
+    base = a.base
+    components = _replaced(a)
     for slot, (method, params) in components.items():
         for key in (k for k in params.non_default if slot not in slots(params, k)):
             there = "Write it under method, or remove it."
@@ -81,7 +82,9 @@ def has_no_ratio(a: Algorithm) -> bool:
 
 def _misfits(a: Algorithm) -> list[str]:
     """Why the components have no meaning together."""
-    base, advantages, bounds = a.base.method, a.advantages.method, a.bounds.method
+    base = a.base.method
+    advantages = a.advantages.method
+    bounds = a.bounds.method
     reasons = []
     one = base.ratio == "sequence" or "sequence_advantages" in base.needs
     if a.per_token["advantages"] and one:
@@ -145,7 +148,8 @@ def _alike(slot: str, component: Component, base: Component) -> bool:
 
 def two_policies(a: Algorithm) -> Iterator[str]:
     """Why old_policy: sampler has no meaning for the method, or the method's loss none for it."""
-    correction, plain = a.correction, has_no_ratio(a)
+    correction = a.correction
+    plain = has_no_ratio(a)
     if not correction.bypass_mode:
         return
     needs = replace(a, correction=CorrectionConfig()).needs

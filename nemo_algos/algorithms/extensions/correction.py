@@ -60,7 +60,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bypass_pg_geo_rs_token_tis": _REINFORCE | _TOKEN | _GEOMETRIC,
 }
 NOISE = 0.07  # nats a token: the sampler of NeMo-RL#2269, whose KL to the trainer is 2.5e-3
-_POOLS, _KINDS = ("token", "seq_sum", "seq_mean", "seq_max"), ("k1", "k2", "k3")
+_POOLS = ("token", "seq_sum", "seq_mean", "seq_max")
+_KINDS = ("k1", "k2", "k3")
 OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_k1"]
 
 
@@ -147,7 +148,8 @@ class CorrectionConfig(Section):
     @property
     def rejections(self) -> dict[str, tuple[float, float]]:
         """The options, and the bounds of their divergences."""
-        key, given = "rollout_rs_threshold", self.rollout_rs_threshold
+        key = "rollout_rs_threshold"
+        given = self.rollout_rs_threshold
         options = list(dict.fromkeys(_listed(self.rollout_rs)))
         if (given is None) != (not options):
             raise ValueError(f"`rollout_rs` and `{key}` need each other. Set both, or neither.")
@@ -168,7 +170,8 @@ def expected_product(tokens: int, cut: tuple[Cut, float, float], noise: float = 
     log W ~ N(-s^2 / 2, s^2), s = noise sqrt(tokens): unbiased noise of so many nats a token.
     """
     kind, low, high = cut
-    s, normal = noise * math.sqrt(tokens), NormalDist()
+    s = noise * math.sqrt(tokens)
+    normal = NormalDist()
     inside = [normal.cdf((math.log(x) - s * s / 2) / s) if x else 0.0 for x in (low, high)]
     above = 1 - normal.cdf((math.log(high) + s * s / 2) / s)
     return inside[1] - inside[0] + (high * above if kind == "tis" else 0.0)
@@ -228,7 +231,8 @@ def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dic
     """
     if not config.active:
         return rollouts, {}
-    mask, sampled = rollouts.mask, _sampler_logprobs(rollouts)
+    mask = rollouts.mask
+    sampled = _sampler_logprobs(rollouts)
     if config.bypass_mode:
         return replace(rollouts, old_logprobs=sampled), {}
     log_ratio = core.importance.gap(rollouts.old_logprobs.double(), sampled, mask)
@@ -321,7 +325,8 @@ def _sampler_logprobs(rollouts: Rollouts) -> Tensor:
 
 
 def _rejection_metrics(kept: Tensor, mask: Tensor) -> dict[str, float]:
-    lost, tokens = (mask & ~kept).any(1).sum(), mask.sum()
+    lost = (mask & ~kept).any(1).sum()
+    tokens = mask.sum()
     return {
         "correction/rejected_tokens": float(1 - kept.sum() / tokens) if tokens else 0.0,
         "correction/rejected_sequences": float(lost / mask.any(1).sum().clamp(min=1)),

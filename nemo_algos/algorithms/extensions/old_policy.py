@@ -17,12 +17,14 @@ from nemo_algos.algorithms.kernel import INFINITE, group_advantages
 from nemo_algos.config import Finding, did_you_mean
 
 OldPolicy = Literal["trainer", "sampler"]
-KEY, BLOCK = "old_policy", "rollout_correction"
+KEY = "old_policy"
+BLOCK = "rollout_correction"
 
 
 def reconcile(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The config with old_policy and bypass_mode saying the same, where one of them is written."""
-    block, written = plain.get(BLOCK), plain.get(KEY)
+    block = plain.get(BLOCK)
+    written = plain.get(KEY)
     bypass = _bypass(block)
     if written is None and bypass is not None:
         return {**plain, KEY: "sampler" if bypass else "trainer"}
@@ -34,7 +36,8 @@ def reconcile(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def conflicts(plain: Mapping[str, Any]) -> Iterator[Finding]:
     """An old_policy that there is not, or that bypass_mode contradicts."""
-    written, bypass = plain.get(KEY), _bypass(plain.get(BLOCK))
+    written = plain.get(KEY)
+    bypass = _bypass(plain.get(BLOCK))
     known = get_args(OldPolicy)
     if written is not None and written not in known:
         hint = did_you_mean(str(written), known)
@@ -54,7 +57,8 @@ def _bypass(block: Any) -> bool | None:
 
 def inert_on_policy(a: Algorithm) -> list[str]:
     """The methods whose bounds or loss do nothing while every ratio to the old policy is 1."""
-    base, bounds = a.base.method, a.bounds.method
+    base = a.base.method
+    bounds = a.bounds.method
     if has_no_ratio(a) or base.own_denominator:
         return []
     compares = "gen_logprobs" in needs_of_rest(base)  # with the sampler, whatever the ratio is

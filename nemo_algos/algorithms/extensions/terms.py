@@ -164,7 +164,8 @@ def losses(
         x if x is None else x.to(dtype).where(mask, 0.0) for x in (logprobs, entropy)
     )
     assert values is not None
-    inputs, signals = TermInputs(values, entropy, mask), signals.to(mask.device, dtype)
+    inputs = TermInputs(values, entropy, mask)
+    signals = signals.to(mask.device, dtype)
     return {f"terms/{each.term.name}": each.loss(inputs, signals) for each in terms}
 
 
@@ -191,7 +192,8 @@ def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) 
     tokens changes nothing.
     """
     assert rollouts.entropy is not None
-    c, tokens = memory.get("c", params.start), core.surrogate.token_counts(rollouts.mask).sum()
+    c = memory.get("c", params.start)
+    tokens = core.surrogate.token_counts(rollouts.mask).sum()
     if not tokens:
         return DriverOutput(c, memory={"c": c})
     e = float(rollouts.entropy.where(rollouts.mask, 0.0).double().sum() / tokens)

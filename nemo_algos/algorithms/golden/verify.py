@@ -56,7 +56,9 @@ def _with_inputs(case: Any, shared: Any) -> Any:
 def errors_of(case: dict[str, Any]) -> list[Error]:
     """The error of every quantity of one case. Raises ValueError for what is no case."""
     try:
-        name, method, mask = case["name"], case["method"], case["inputs"]["mask"]
+        name = case["name"]
+        method = case["method"]
+        mask = case["inputs"]["mask"]
         refuse_code([method, case["params"]], f"case {str(name)[:60]}")
         expected = {**case.get("signals", {}), **case["expected"]}
         got = compute(method, case["params"], case["inputs"])
@@ -70,11 +72,14 @@ def errors_of(case: dict[str, Any]) -> list[Error]:
 
 def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
     """loss, grad [B,S], the signals, reports and metrics, in float64."""
-    params, penalty = {"name": method, **params}, 0.0
+    params = {"name": method, **params}
+    penalty = 0.0
     if "kl_coef" not in find(method).params.model_fields:
         penalty = params.pop("kl_coef", 0.0)
-    config, algorithm = LossConfig(reference_policy_kl_penalty=penalty), build(params)
-    rollouts, logprobs = _rollouts(inputs), _float64(inputs["logprobs"]).requires_grad_()
+    config = LossConfig(reference_policy_kl_penalty=penalty)
+    algorithm = build(params)
+    rollouts = _rollouts(inputs)
+    logprobs = _float64(inputs["logprobs"]).requires_grad_()
     driven = algorithm.signals(rollouts, {})
     counts = Counts.of(rollouts.mask)
     loss = policy_loss(algorithm, logprobs, rollouts, driven, counts, config)

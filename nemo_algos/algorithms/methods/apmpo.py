@@ -84,7 +84,8 @@ def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Te
 
     R is the reward, or the part of it that `success_reward` names.
     """
-    rewards, groups = rollouts.column(params.success_reward), rollouts.groups
+    rewards = rollouts.column(params.success_reward)
+    groups = rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
     kept = rewards[rollouts.kept] if rollouts.kept.any() else rewards
@@ -113,7 +114,8 @@ def exponent(rollouts: Rollouts, params: APMPOParams) -> DriverOutput:
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:
     """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
-    A, p = signals.advantages, signals.extras["exponent"]
+    A = signals.advantages
+    p = signals.extras["exponent"]
     log_u = core.surrogate.one_sided_clip(log_ratio, A, signals.low, signals.high)
     exponential = params.exponent == "exponential"
     least = math.exp(-params.gamma) if exponential else 1 - params.gamma  # a mean reward of 1

@@ -49,10 +49,12 @@ class ERPOParams(ClipParams):
 
 def advantages(rollouts: Rollouts, params: ERPOParams) -> DriverOutput:
     """A_it [B,S], 0 off the mask; of mean 0 and variance 1 over a group's tokens (eq. 16)."""
-    groups, shape = rollouts.groups, rollouts.mask.shape
+    groups = rollouts.groups
+    shape = rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
     outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
-    values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
+    values = outcome.new_zeros(shape)
+    sums = rollouts.rewards.new_zeros(shape[0], 6)
     for rows in core.tokens.blocks(groups, BLOCK // shape[1]) if shape.numel() else ():
         values[rows], sums[rows] = _whole_groups(rollouts[rows], outcome[rows], params)
     return DriverOutput(values, _metrics(*sums.sum(0).tolist()))
@@ -60,7 +62,8 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> DriverOutput:
 
 def _whole_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
     """A_it [B,S] and the sums [B,6] for the metrics; outcome: A_i [B,1], whose dtype all have."""
-    mask, dtype = rollouts.mask, outcome.dtype
+    mask = rollouts.mask
+    dtype = outcome.dtype
     assert rollouts.entropy is not None and rollouts.ref_logprobs is not None
     in_group = core.tokens.Pools.of_groups(mask, rollouts.groups)
     in_bucket = core.tokens.Pools.of_buckets(mask, rollouts.groups, params.buckets)

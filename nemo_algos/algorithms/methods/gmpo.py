@@ -36,7 +36,9 @@ def bounds(params: GMPOParams) -> tuple[float, float]:
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GMPOParams) -> Tensor:
     """mean_t of the one-sidedly clipped l_it, [B,1]."""
-    A, low, high = signals.advantages, signals.low, signals.high
+    A = signals.advantages
+    low = signals.low
+    high = signals.high
     clipped = core.surrogate.one_sided_clip(log_ratio, A, low, high)
     return core.surrogate.sequence_mean(clipped, mask)
 

@@ -45,7 +45,8 @@ class QUATROParams(Params):
 
 def advantages(rollouts: Rollouts, params: QUATROParams) -> DriverOutput:
     """A [B] and lambda [B] from the dual of each prompt, in float64 for all prompts at once."""
-    groups, rewards = rollouts.groups, rollouts.rewards
+    groups = rollouts.groups
+    rewards = rollouts.rewards
     radius = core.dual.kl_radius(rewards, groups, params.delta, params.max_kl_fraction)
     values, lam = core.dual.solve(rewards, groups, radius)
     signal = ~groups.flat(rewards)

@@ -41,11 +41,13 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     whole = _everyones(rollout_data)
     rewards = torch.tensor(whole["rewards"], dtype=torch.float64)
     rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), rewards)
-    signals, steps = algorithm.signals(rollouts), torch.tensor(whole["step"])
+    signals = algorithm.signals(rollouts)
+    steps = torch.tensor(whole["step"])
     counts = [na.Counts.of(rollouts.mask[steps == step]) for step in steps.unique()]
     rollout_data |= {k: torch.tensor(v) for k, v in signals.metrics.items()}  # slime logs them
     shown = signals.advantages.expand(rollouts.mask.shape)
-    signals, numbers = replace(signals, reports={}), rollout_data["partition"]
+    signals = replace(signals, reports={})
+    numbers = rollout_data["partition"]
     cuts = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
     rows = zip(numbers, cuts, rollout_data["log_probs"], strict=True)
     local = [slice_log_prob_with_cp(shown[i, : cut[1]], *cut).to(like) for i, cut, like in rows]

@@ -38,7 +38,9 @@ class MethodTrainer(GRPOTrainer):
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])
         self._stats = None
-        self._own, self._coefficients = {}, {}  # by mode: evaluations come between a batch's steps
+        # by mode: evaluations come between a batch's steps
+        self._own = {}
+        self._coefficients = {}
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes
@@ -68,8 +70,11 @@ class MethodTrainer(GRPOTrainer):
 
     def _rollouts(self, batch: dict[str, Any], numbers: Tensor) -> Rollouts:
         """Of this process, whose rows these are; a group is consecutive rows of all processes'."""
-        completion, train = batch["completion_mask"], self.model.training
-        rewards, old, entropy = self._rewards[numbers], batch.get("old_per_token_logps"), None
+        completion = batch["completion_mask"]
+        train = self.model.training
+        rewards = self._rewards[numbers]
+        old = batch.get("old_per_token_logps")
+        entropy = None
         correct = self.loss_config.use_importance_sampling_correction
         total = (rewards * self.reward_weights.to(rewards)).nansum(1)
         if old is None or "entropy" in self.algorithm.needs:
@@ -88,7 +93,8 @@ class MethodTrainer(GRPOTrainer):
 
     def _score(self, model: Any, batch: dict[str, Any], size: int | None = None) -> Any:
         """Log-probs and exact entropies of the completions, [B,S] each."""
-        names, keep = ("ids", "mask"), batch["completion_ids"].shape[1]
+        names = ("ids", "mask")
+        keep = batch["completion_ids"].shape[1]
         both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
         vision = {k: batch[k] for k in VISION if k in batch}
         score = self._get_per_token_logps_and_entropies
@@ -100,8 +106,10 @@ class MethodTrainer(GRPOTrainer):
         return self.accelerator.gather(padded).to(x.dtype)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        inputs, train = super()._prepare_inputs(generation_batch), self.model.training
-        steps, window = self.args.gradient_accumulation_steps, [inputs]
+        inputs = super()._prepare_inputs(generation_batch)
+        train = self.model.training
+        steps = self.args.gradient_accumulation_steps
+        window = [inputs]
         if train:
             start = self._step % self.args.steps_per_generation // steps * steps
             window = self._buffered_inputs[start : start + steps]
@@ -130,7 +138,8 @@ class MethodTrainer(GRPOTrainer):
         loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
         stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats
         if self.accelerator.sync_gradients:
-            reduce, top = self.accelerator.reduce, self._everyones(stats.max_log_ratio[None]).max()
+            reduce = self.accelerator.reduce
+            top = self._everyones(stats.max_log_ratio[None]).max()
             sums = dict(zip(stats.sums, reduce(torch.stack([*stats.sums.values()])), strict=True))
             stats = replace(stats, sums=sums, histogram=reduce(stats.histogram), max_log_ratio=top)
             self._log({k: v for k, v in stats.summary().items() if k != "loss"})  # TRL has its own

@@ -48,7 +48,8 @@ def judge(
     loss = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
     if findings := [*misfits(algorithm, args), *_sampler_findings(loss, args, sampled)]:
         raise ConfigError(findings)
-    args, penalty = copy.copy(args), loss.reference_policy_kl_penalty
+    args = copy.copy(args)
+    penalty = loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
     return algorithm, loss, args
 
@@ -82,6 +83,7 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
         cure = "Set it to False, and set `loss_fn.use_importance_sampling_correction` instead."
         yield Finding(f"args.{CORRECTION}", f"{reason}. {cure}")
     if args.steps_per_generation % args.gradient_accumulation_steps:
-        found, unit = args.steps_per_generation, args.gradient_accumulation_steps
+        found = args.steps_per_generation
+        unit = args.gradient_accumulation_steps
         what = f"{found} must be a multiple of `gradient_accumulation_steps: {unit}`"
         yield Finding("args.steps_per_generation", f"{what}. Change one of them.")

@@ -58,8 +58,10 @@ class MethodTrainer(PPOTrainerSync):
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         place = {"keys": batch.keys, "partition_id": batch.partition_id}
         data = tq.kv_batch_get(**place, select_fields=["uid", *READ])
-        group, nested = _groups(batch, data.pop("uid").tolist()), data["response_mask"]
-        rows, padding = data.to_padded_tensor(), [t.get("is_padding", False) for t in batch.tags]
+        group = _groups(batch, data.pop("uid").tolist())
+        nested = data["response_mask"]
+        rows = data.to_padded_tensor()
+        padding = [t.get("is_padding", False) for t in batch.tags]
         rollouts = _rollouts(rows, group, ~torch.tensor(padding) if any(padding) else None)
         signals = self.algorithm.signals(rollouts)
         metrics.update(signals.metrics)
@@ -89,7 +91,8 @@ def _groups(batch: Any, uids: list[str]) -> Tensor:
 
 
 def _rollouts(rows: TensorDict, group: Tensor, kept: Tensor | None = None) -> na.Rollouts:
-    mask, rewards = rows["response_mask"].bool(), rows["rm_scores"].double().sum(1)
+    mask = rows["response_mask"].bool()
+    rewards = rows["rm_scores"].double().sum(1)
     tokens = {ours: rows[theirs] for theirs, ours in FIELDS.items() if theirs in rows}
     return na.Rollouts(group=group, rewards=rewards, mask=mask, sample_mask=kept, **tokens)
 

@@ -16,7 +16,8 @@ OPERATORS = "+-*"
 SYMBOLS = ["+", "-", "*", "=", ",", ">", ":", "<eos>", "<pad>", "<bos>"]
 VOCABULARY = [str(n) for n in range(100)] + SYMBOLS
 TOKEN = {text: i for i, text in enumerate(VOCABULARY)}
-EOS, PAD = TOKEN["<eos>"], TOKEN["<pad>"]
+EOS = TOKEN["<eos>"]
+PAD = TOKEN["<pad>"]
 TOKENS_PER_STEP = 6  # a op b = c, and a comma or <eos>
 
 Step = tuple[int, str, int, int]  # a, operator, b, result
@@ -108,7 +109,8 @@ def solution(puzzle: Puzzle, tokens: Sequence[int]) -> tuple[Step, ...] | None:
     steps = _parse(tokens)
     if steps is None or steps[-1][3] != puzzle.target:
         return None
-    shown, made = list(puzzle.numbers), list[int]()
+    shown = list(puzzle.numbers)
+    made = list[int]()
     for a, operator, b, result in steps:
         for used in (a, b):
             source = made if used in made else shown

@@ -80,7 +80,8 @@ def sample(rng: random.Random, rules: Rules, held_out: bool = False) -> tuple[Ma
 
 def held_out(number: int, rules: Rules, seed: int = 0) -> list[Made]:
     """Up to `number` distinct test puzzles, always the same (countdown's 3 numbers: about 260)."""
-    rng, puzzles = random.Random(seed), dict[str, Made]()
+    rng = random.Random(seed)
+    puzzles = dict[str, Made]()
     for _ in range(100 * number):
         puzzle, _ = sample(rng, rules, held_out=True)
         puzzles.setdefault(FAMILIES[rules.family].name(puzzle), puzzle)

@@ -71,7 +71,8 @@ def load(
     files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
     if not files:
         raise ValueError(f"{data} does not contain any file {pattern}")
-    digest, rows = hashlib.sha256(), list[Row]()
+    digest = hashlib.sha256()
+    rows = list[Row]()
     for file in files:
         found = content(file)
         digest.update(found)

@@ -38,7 +38,8 @@ class Task(ABC):
     """
 
     def __init__(self, data: DataSection, seed: int) -> None:
-        self.data, self.seed = data, seed
+        self.data = data
+        self.seed = seed
 
     @abstractmethod
     def examples(self, step: int, number: int) -> list[Any]:

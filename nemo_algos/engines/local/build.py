@@ -88,7 +88,8 @@ def policy_of(
 
         return HFPolicy(policy, device, rescores)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]
+        bar = progress.add_task("warm start (once, then cached)", total=1.0)
+        told = [0.0]
 
         def tell(share: float) -> None:
             progress.update(bar, completed=share)
@@ -96,7 +97,8 @@ def policy_of(
                 console.print(f"warm start (once, then cached): {share:.0%}")
                 told[0] = share + 0.25
 
-        shape, taught = policy.shape or SHAPES[policy.model_name], policy.taught
+        shape = policy.shape or SHAPES[policy.model_name]
+        taught = policy.taught
         model = warm_start(rules, taught.seed, tell, shape, taught.steps, taught.device)
     if policy.precision in EMULATED:
         from nemo_algos.engines.local.low_precision import RECIPES, emulate  # few runs are

@@ -70,7 +70,9 @@ def sample(
     """
     examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
-    solutions, lengths, verdicts = list[Any](), list[int](), list[Verdict]()
+    solutions = list[Any]()
+    lengths = list[int]()
+    verdicts = list[Verdict]()
     first = list[Shown]()
     for i in track(range(0, len(examples), CHUNK)):
         experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)

@@ -41,7 +41,8 @@ def threads_of(policy: PolicySection) -> int:
 
 def describe(policy: PolicySection) -> str:
     """Such as `cpu (2 threads), float32`; a GPU by its name."""
-    device, precision = device_of(policy), precision_of(policy)
+    device = device_of(policy)
+    precision = precision_of(policy)
     if device.type == "cpu":
         threads = threads_of(policy)
         return f"cpu ({threads} thread{'s' * (threads > 1)}), {precision}"

@@ -40,7 +40,8 @@ class HFPolicy:
         from transformers import DynamicCache
         from transformers.modeling_outputs import CausalLMOutputWithPast
 
-        self.config, self.device = config, device
+        self.config = config
+        self.device = device
         # transformers 5.24 renamed it
         self.cache_name = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
         self.tokenizer = load_tokenizer(config)
@@ -89,12 +90,14 @@ class HFPolicy:
         used, index = group.unique(return_inverse=True)
         index = index.to(self.device)
         self.model.eval()
-        ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
+        ids = ids[used].to(self.device)
+        visible = prompt_mask[used].to(self.device)
         positions = (visible.long().cumsum(1) - 1).clamp(min=0)
         first = self._forward(ids, visible, positions, 1, use_cache=True)
         cache = first[self.cache_name]
         going = torch.ones_like(index, dtype=torch.bool)
-        ends, vocabulary = torch.tensor([*self.ends], device=self.device), first.logits.shape[-1]
+        ends = torch.tensor([*self.ends], device=self.device)
+        vocabulary = first.logits.shape[-1]
 
         def next_logits(tokens: Tensor) -> Tensor:
             nonlocal visible, index, going
@@ -111,7 +114,8 @@ class HFPolicy:
             index = torch.zeros_like(index).masked_scatter(going, kept)
             return out.logits[:, -1][index]
 
-        logits, pad = first.logits[:, -1][index], self.tokenizer.pad_token_id
+        logits = first.logits[:, -1][index]
+        pad = self.tokenizer.pad_token_id
         sampled = decode(logits, next_logits, self.ends, pad, self.config.generation, generator)
         return Decoded(*(x.cpu() for x in sampled))
 
@@ -130,8 +134,10 @@ class HFPolicy:
     @torch.no_grad()
     def _rescore(self, drawn: Experience) -> Experience:
         """Log-probs and entropy by the training forward, from which bfloat16's cache differs."""
-        logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
-        every, width = torch.arange(len(drawn.group)), self.tree_width(drawn)
+        logprobs = torch.zeros_like(drawn.logprobs)
+        entropy = torch.zeros_like(drawn.entropy)
+        every = torch.arange(len(drawn.group))
+        width = self.tree_width(drawn)
         for rows in micro_batches(drawn, every, self.config, width):
             logprobs[rows], entropy[rows] = self._score(drawn, rows, width)
         return replace(drawn, logprobs=logprobs, entropy=entropy)
@@ -143,7 +149,8 @@ class HFPolicy:
 
     def _takes_trees(self, width: int) -> bool:
         """Whether a tree gives what each response alone does; recurrent layers leak into it."""
-        tokens, one = torch.tensor([[1, 0, 2], [1, 3, 0], [2, 1, 3]]), torch.ones(3, 3)
+        tokens = torch.tensor([[1, 0, 2], [1, 3, 0], [2, 1, 3]])
+        one = torch.ones(3, 3)
         drawn = Experience(
             tokens[:1], tokens[:1] >= 0, tokens[:, 0] * 0, tokens, one > 0, *[one] * 3
         )
@@ -168,7 +175,8 @@ class HFPolicy:
         grown = forest(experience, rows, trees(experience, rows, self.config, width))
         logits = self._next_logits(grown, bool(width))
         tokens = grown.tokens.to(self.device)
-        temperature, kept = self.config.generation.temperature, None
+        temperature = self.config.generation.temperature
+        kept = None
         if experience.support is not None:
             bytes_of = experience.support.new_empty(len(tokens) + 1, experience.support.shape[-1])
             bytes_of[grown.place] = experience.support[rows]  # alike where tokens share a branch
@@ -184,12 +192,14 @@ class HFPolicy:
         lowest = torch.finfo(torch.float32).min
         seen = torch.zeros(grown.sees.shape).masked_fill(~grown.sees, lowest)[:, None]
         mask = (seen if shared else grown.filled).to(self.device)
-        row, column = grown.row.to(self.device), grown.column.to(self.device)
+        row = grown.row.to(self.device)
+        column = grown.column.to(self.device)
         hook = self.model.get_output_embeddings().register_forward_pre_hook(
             lambda _, hidden: hidden[0][row, column][None]
         )
         with hook:
-            ids, positions = grown.ids.to(self.device), grown.positions.to(self.device)
+            ids = grown.ids.to(self.device)
+            positions = grown.positions.to(self.device)
             return self._forward(ids, mask, positions, 0, use_cache=False).logits[0]
 
     def encode(self, prompt: Asked, prefix: str = "") -> list[int]:

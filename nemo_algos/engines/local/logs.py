@@ -114,7 +114,8 @@ def mlflow(run: Told, settings: LoggerSection) -> Iterator[Send]:
     """A resumed run goes on in its own, which a tag tells. MLflow's names have no @."""
     import mlflow  # pyright: ignore[reportMissingImports]
 
-    section, tag = settings.mlflow, "nemo_algos"
+    section = settings.mlflow
+    tag = "nemo_algos"
     if section.tracking_uri:
         mlflow.set_tracking_uri(section.tracking_uri)
     mlflow.set_experiment(section.experiment_name)
@@ -146,8 +147,11 @@ class Log:
 
     def __init__(self, settings: LoggerSection, run: Told, say: Callable[[str], None]) -> None:
         """Drop the lines after `run.done`, the steps behind a resumed run."""
-        self.path, self.traces = run.folder / RECORD, run.folder / "trace.jsonl"
-        self.settings, self.run, self.say = settings, run, say
+        self.path = run.folder / RECORD
+        self.traces = run.folder / "trace.jsonl"
+        self.settings = settings
+        self.run = run
+        self.say = say
         self.waiting: list[dict[str, float]] = []  # of step 0, until there is another
         self.senders: dict[str, Send] = {}
         self.open = ExitStack()
@@ -210,7 +214,8 @@ CURVES = {
 
 def plot(folder: Path, title: str) -> Path:
     """curves.png: six panels over steps."""
-    rows, path = read(folder), folder / "curves.png"
+    rows = read(folder)
+    path = folder / "curves.png"
     with save(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
         for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
             for key in keys:

@@ -115,7 +115,8 @@ def nvfp4_blocks(rows: int) -> Rounding:
     return rounded
 
 
-BLOCKS, MX = e4m3_blocks(1, 128), e4m3_blocks(1, 32)
+BLOCKS = e4m3_blocks(1, 128)
+MX = e4m3_blocks(1, 32)
 CURRENT = whole(torch.float8_e4m3fn)
 RECIPES = {
     "fp8_blockwise": Recipe(BLOCKS, e4m3_blocks(128, 128), BLOCKS),

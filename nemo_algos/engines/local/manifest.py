@@ -92,7 +92,8 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     Raises ValueError, with the reason for each key, where the steps so far would be another run's.
     """
     path = folder / "manifest.json"
-    manifest, now = read_object(path, Manifest), to_json(config)
+    manifest = read_object(path, Manifest)
+    now = to_json(config)
     written = resolve(OmegaConf.create(manifest["config"]))
     before = to_json(validate(LocalConfig, reconcile(written)))
     found = differences(before, now)

@@ -22,7 +22,8 @@ def generate(
     experience = policy.generate(prompts, samples, generator)
     if not task.turns:
         return experience
-    asked, turns = experience.group.tolist(), [[turn] for turn in _turns(experience)]
+    asked = experience.group.tolist()
+    turns = [[turn] for turn in _turns(experience)]
     going = list(range(len(turns)))
     for _ in range(task.turns):
         said = {i: task.reply(examples[asked[i]], policy.text(_tokens(turns[i]))) for i in going}

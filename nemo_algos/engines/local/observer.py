@@ -25,8 +25,10 @@ class Observer:
     """
 
     def __init__(self, updates: Updates, sampler: Policy) -> None:
-        self.updates, self.sampler = updates, sampler
-        self.policy, self.config = updates.policy, updates.config
+        self.updates = updates
+        self.sampler = sampler
+        self.policy = updates.policy
+        self.config = updates.config
         self.watch = Watch(self.config.mismatch)
         self.probe: Experience | None = None  # the first batch, of which some is asked again
 
@@ -80,7 +82,8 @@ class Observer:
     def _about(
         self, step: int, row: int, experience: Experience, rollouts: Rollouts
     ) -> dict[str, Any]:
-        text, group = self.policy.decode, int(experience.group[row])
+        text = self.policy.decode
+        group = int(experience.group[row])
         prompt = experience.prompts[group][experience.prompt_mask[group]]
         return {
             "step": step,

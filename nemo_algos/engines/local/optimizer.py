@@ -12,7 +12,8 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler, SequentialLR
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.schema import Milestones, TorchClass
 
-OPTIMIZER, SCHEDULER = "policy.optimizer", "policy.scheduler"
+OPTIMIZER = "policy.optimizer"
+SCHEDULER = "policy.scheduler"
 
 
 def optimizer_of(component: TorchClass, parameters: Sequence[torch.nn.Parameter]) -> Optimizer:
@@ -26,7 +27,8 @@ def scheduler_of(entries: Sequence[TorchClass | Milestones], optimizer: Optimize
     It takes one step per batch. Raises ConfigError with all that is wrong.
     """
     milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
-    made, findings = list[LRScheduler](), list[Finding]()
+    made = list[LRScheduler]()
+    findings = list[Finding]()
     named = [entry for entry in entries if isinstance(entry, TorchClass)]
     for entry in named:
         try:

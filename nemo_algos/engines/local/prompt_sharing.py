@@ -46,14 +46,19 @@ def trees(experience: Experience, rows: Tensor, policy: PolicySection, width: in
     """The tree [N] of each response: a prompt's fill one after the other; width 0: one each."""
     limit = policy.dynamic_batching.train_mb_tokens if policy.dynamic_batching.enabled else None
     prompts, lengths = (x.tolist() for x in _lengths(experience, rows))
-    out, last, known = list[int](), dict[int, tuple[int, int]](), 0  # of a prompt: tree, tokens
+    # of a prompt: tree, tokens
+    out = list[int]()
+    last = dict[int, tuple[int, int]]()
+    known = 0
     for group, prompt, length in zip(
         experience.group[rows].tolist(), prompts, lengths, strict=True
     ):
         room = budget(prompt, width) if width else 0
         tree, used = last.get(group, (0, room + 1))
         if used + length > (room if limit is None else min(room, limit - prompt)):
-            tree, used, known = known, 0, known + 1
+            tree = known
+            used = 0
+            known = known + 1
         last[group] = tree, used + length
         out.append(tree)
     return torch.tensor(out, dtype=torch.long)
@@ -71,7 +76,8 @@ def micro_batches(
         return list(rows.split(policy.train_micro_batch_size)) if len(rows) else []
     tree, (prompts, lengths) = trees(experience, rows, policy, width), _lengths(experience, rows)
     tokens = torch.zeros_like(tree.unique()).scatter(0, tree, prompts).index_add(0, tree, lengths)
-    batches, start = list[Tensor](), 0
+    batches = list[Tensor]()
+    start = 0
     order = tokens.argsort(stable=True)
     for end, padded in enumerate(tokens[order].tolist()):
         if end > start and (end + 1 - start) * padded > policy.dynamic_batching.train_mb_tokens:
@@ -88,25 +94,35 @@ def _lengths(experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
     """The responses `rows` [N] in the trees `tree` [N]."""
-    tokens, shown = experience.tokens[rows], experience.present[rows]
+    tokens = experience.tokens[rows]
+    shown = experience.present[rows]
     group = torch.zeros(int(tree.max()) + 1, dtype=torch.long)
     group[tree] = experience.group[rows]
     lengths = experience.prompt_mask[group].sum(1)
-    vocabulary, known = int(tokens.max()) + 1, 1
-    place, node = torch.zeros_like(tokens), tree  # of the level above, by row of the model
-    row, column, fill = torch.arange(len(group)), lengths - 1, lengths.clone()
-    nexts, branches = [(tree[:0],) * 3], list[tuple[Tensor, ...]]()
+    vocabulary = int(tokens.max()) + 1
+    known = 1
+    # of the level above, by row of the model
+    place = torch.zeros_like(tokens)
+    node = tree
+    row = torch.arange(len(group))
+    column = lengths - 1
+    fill = lengths.clone()
+    nexts = [(tree[:0],) * 3]
+    branches = list[tuple[Tensor, ...]]()
     for s in range(int(shown.sum(1).max())):
         on = shown[:, s]
         keys, index = (node[on] * vocabulary + tokens[on, s]).unique(return_inverse=True)
-        parent, token = keys // vocabulary, keys % vocabulary
+        parent = keys // vocabulary
+        token = keys % vocabulary
         node = node.masked_scatter(on, index)
         place[on, s], known = known + index, known + len(keys)
         nexts.append((row[parent], column[parent], token))
         followed = torch.zeros(len(keys), dtype=torch.bool)
         if s + 1 < shown.shape[1]:
             followed[node[shown[:, s + 1]]] = True
-        row, above, column = row[parent], column[parent], torch.zeros_like(keys)
+        row = row[parent]
+        above = column[parent]
+        column = torch.zeros_like(keys)
         at = row[followed]
         column[followed] = fill[at] + torch.arange(len(at)) - torch.searchsorted(at, at)
         fill += at.bincount(minlength=len(fill))
@@ -120,9 +136,11 @@ def _rows(
     experience: Experience, group: Tensor, fill: Tensor, branches: list[tuple[Tensor, ...]]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """ids, positions, filled, sees of the prompts and what grows from them."""
-    lengths, columns = experience.prompt_mask[group].sum(1), torch.arange(int(fill.max()))
+    lengths = experience.prompt_mask[group].sum(1)
+    columns = torch.arange(int(fill.max()))
     trunk = columns < lengths[:, None]
-    ids, positions = torch.zeros_like(trunk, dtype=torch.long), columns.where(trunk, 0)
+    ids = torch.zeros_like(trunk, dtype=torch.long)
+    positions = columns.where(trunk, 0)
     ids[trunk] = experience.prompts[group][experience.prompt_mask[group]]
     sees = torch.eye(len(columns), dtype=torch.bool) | (trunk[:, None] & trunk[:, :, None]).tril()
     for row, column, above, token, position in branches:

@@ -105,16 +105,21 @@ class TrainingRun:
     """A trainer in its folder: train, evaluate when it is time to, sum up."""
 
     def __init__(self, trainer: Trainer, folder: Path, console: Console, stop: Stop) -> None:
-        self.trainer, self.folder, self.console, self.stop = trainer, folder, console, stop
+        self.trainer = trainer
+        self.folder = folder
+        self.console = console
+        self.stop = stop
         trainer.observer.watch.folder = folder
-        self.config, self.checkpoints = trainer.config, folder / "checkpoints"
+        self.config = trainer.config
+        self.checkpoints = folder / "checkpoints"
         self.last = self.config.grpo.max_num_steps
 
     def go(self) -> None:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
         if path := checkpoint.latest(self.checkpoints):
             self._resume(path)
-        done, dump = self.trainer.step_number, manifest.to_json(self.config)
+        done = self.trainer.step_number
+        dump = manifest.to_json(self.config)
         told = Told(self.folder, dump, manifest.id_of(self.folder), done)
         self.screen = Screen(self.console, done, self.last)
         self.log = Log(self.config.logger, told, partial(say, self.console))
@@ -125,7 +130,8 @@ class TrainingRun:
         summary.write(self.trainer, self.record, self.console)
 
     def _facts(self) -> str:
-        policy, data = self.config.policy, self.trainer.task
+        policy = self.config.policy
+        data = self.trainer.task
         size = sum(p.numel() for p in self.trainer.policy.model.parameters())
         held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} held out"
         model = f"{policy.model_name}, {size:,} parameters, on {describe(policy)}"
@@ -144,7 +150,9 @@ class TrainingRun:
         say(self.console, f"resumed at step {self.trainer.step_number} from {path}")
 
     def _train(self) -> None:
-        trainer, record, grpo = self.trainer, self.record, self.config.grpo
+        trainer = self.trainer
+        record = self.record
+        grpo = self.config.grpo
         while True:
             if self._due():
                 self._evaluate()
@@ -164,7 +172,8 @@ class TrainingRun:
 
     def _due(self) -> bool:
         """Whether to evaluate now; not where it has been done before a kill."""
-        step, grpo = self.trainer.step_number, self.config.grpo
+        step = self.trainer.step_number
+        grpo = self.config.grpo
         if self.record.held_out(step):
             return False
         if step in (0, self.last):
@@ -172,7 +181,8 @@ class TrainingRun:
         return bool(grpo.val_period) and step % grpo.val_period == 0
 
     def _evaluate(self) -> None:
-        grpo, step = self.config.grpo, self.trainer.step_number
+        grpo = self.config.grpo
+        step = self.trainer.step_number
         asked = self.trainer.policy, self.trainer.task, grpo.max_val_samples
         track = partial(self.screen.track, doing=f"evaluating at step {step}")
         found = sample(*asked, grpo.val_samples_per_prompt, SEED, track)
@@ -189,8 +199,10 @@ class TrainingRun:
 
     def _save_if_due(self) -> None:
         """Also before an evaluation, which a signal may end."""
-        number, settings = self.trainer.step_number, self.config.checkpointing
+        number = self.trainer.step_number
+        settings = self.config.checkpointing
         due = number == self.last or number % settings.save_period == 0 or self._due()
         if settings.enabled and (due or self.stop.requested):
-            state, values = self.trainer.state(), self.record.values()
+            state = self.trainer.state()
+            values = self.record.values()
             checkpoint.save(self.checkpoints, state, settings.keep_top_k, values)

@@ -10,7 +10,8 @@ from nemo_algos.algorithms.extensions.old_policy import OldPolicy
 from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 
-TINY, TINY_MOE = "countdown-tiny", "countdown-tiny-moe"
+TINY = "countdown-tiny"
+TINY_MOE = "countdown-tiny-moe"
 Emulated = Literal["fp8_blockwise", "fp8_current", "mxfp8", "nvfp4"]
 EMULATED = get_args(Emulated)  # the recipes of low_precision.py
 

@@ -40,7 +40,9 @@ class Screen:
     """Use as a context manager around steps and evaluations, from step `done` to step `steps`."""
 
     def __init__(self, console: Console, done: int, steps: int) -> None:
-        self.console, self.done, self.steps = console, done, steps
+        self.console = console
+        self.done = done
+        self.steps = steps
         self.rows = deque[dict[str, float]](maxlen=ROWS)
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         self.bar = Progress(*columns, console=console, speed_estimate_period=3600)  # of slow steps
@@ -132,14 +134,17 @@ class Remarks:
     """Sentences on steps; of equal failures the first alone is told."""
 
     def __init__(self, ends: set[int], limit: int) -> None:
-        self.ends, self.limit = ends, limit  # of a response: token ids, tokens
+        # of a response: token ids, tokens
+        self.ends = ends
+        self.limit = limit
         self.told = {""}
         self.rewards = set[float]()  # all that were given, in so many steps
         self.steps = 0
 
     def of(self, step: int, verdicts: list[Verdict], experience: Experience) -> list[str]:
         """Those on a step, from 1."""
-        said, responses = list[str](), experience.responses() if step == 1 else []
+        said = list[str]()
+        responses = experience.responses() if step == 1 else []
         failed = [v.detail or v.status for v in verdicts if v.status != "ok"]
         if (last := failed[-1] if failed else "") not in self.told:
             self.told.add(last)

@@ -29,7 +29,8 @@ def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:
 
 def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
     """A rollout batch's statistics before any update; entropy in nats, lengths in tokens."""
-    groups, rewards = rollouts.groups, rollouts.rewards
+    groups = rollouts.groups
+    rewards = rollouts.rewards
     lengths = rollouts.lengths.double()
     spread = signals.advantages.double().expand_as(rollouts.mask)[rollouts.mask]
     out = {

@@ -34,7 +34,8 @@ class Record:
     """All metrics of a run, by step, in memory."""
 
     def __init__(self, folder: Path, config: LocalConfig) -> None:
-        self.folder, self.config = folder, config
+        self.folder = folder
+        self.config = config
         self.rows = defaultdict[int, dict[str, float]](dict)
         for row in read(folder):
             self.add(row)
@@ -66,7 +67,8 @@ class Record:
 
 def threshold_message(grpo: GRPOSection, values: Mapping[str, float]) -> str:
     """How an evaluation has reached the threshold; empty where it has not, or there is none."""
-    name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
+    name = grpo.stop_at_validation_metric
+    threshold = grpo.stop_at_validation_threshold
     if name is None or threshold is None or not values.get(name, -math.inf) >= threshold:
         return ""
     return f", {name} {values[name]:.4g} >= {threshold:g}"
@@ -74,11 +76,13 @@ def threshold_message(grpo: GRPOSection, values: Mapping[str, float]) -> str:
 
 def finished_message(folder: Path, config: LocalConfig) -> str:
     """What is to be said of a run with nothing left to do; else empty."""
-    path, last = folder / "summary.json", config.grpo.max_num_steps
+    path = folder / "summary.json"
+    last = config.grpo.max_num_steps
     if not path.exists():
         return ""
     found = read_object(path, Summary)
-    step, ended = found["steps"], threshold_message(config.grpo, found.get("after", {}))
+    step = found["steps"]
+    ended = threshold_message(config.grpo, found.get("after", {}))
     if step < last and not ended:
         return ""
     key = "stop_at_validation_threshold" if step < last else "max_num_steps"
@@ -88,10 +92,13 @@ def finished_message(folder: Path, config: LocalConfig) -> str:
 
 def write(trainer: Trainer, record: Record, console: Console) -> None:
     """Save the models, draw the curves, write summary.json, and say where things are."""
-    folder, step, name = record.folder, trainer.step_number, trainer.algorithm.name
+    folder = record.folder
+    step = trainer.step_number
+    name = trainer.algorithm.name
     _save(trainer, folder / "model")
     curves = plot(folder, f"{_title(record, name)}, seed {record.config.grpo.seed}")
-    best, name_of = _best(trainer, record), record.metric
+    best = _best(trainer, record)
+    name_of = record.metric
     trained = [row for row in record.rows.values() if "tokens_per_second" in row]
     seconds = sum(row.get("time/seconds", 0.0) for row in trained)
     found = {
@@ -127,7 +134,8 @@ def _title(record: Record, method: str) -> str:
 
 def _best(trainer: Trainer, record: Record) -> int:
     """The step of the best checkpoint by the metric, saved as a model; 0 where there is none."""
-    folder, values = record.folder / "checkpoints", record.values()
+    folder = record.folder / "checkpoints"
+    values = record.values()
     best = next((s for s in checkpoint.ranking(folder, values) if s in values), 0)
     if best:
         state = checkpoint.load(checkpoint.steps(folder)[best])

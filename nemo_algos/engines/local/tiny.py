@@ -129,7 +129,9 @@ class Tiny(nn.Module):
 
         replayed [P,L,layers,K]: the experts that the tokens are sent to.
         """
-        x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
+        x = self.embed(prompts)
+        rotation = self._rotation(0, prompts.shape[1])
+        cache = []
         for layer, routes in zip(self._layers(), self._by_layer(replayed), strict=True):
             q, k, v = layer.project(x, rotation)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -149,20 +151,24 @@ class Tiny(nn.Module):
         replayed: experts, as they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's
         are alike.
         """
-        s, length = responses.shape[1] - 1, prompts.shape[1]
+        s = responses.shape[1] - 1
+        length = prompts.shape[1]
         of_prompt = of_response = None
         if replayed is not None:
             of_prompt = replayed.new_empty((len(prompts), *replayed[0, :length].shape))
             of_prompt[group], of_response = replayed[:, :length], replayed[:, length:]
         first, cache = self.prompt(prompts, of_prompt)
-        x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
+        x = self.embed(responses[:, :-1])
+        rotation = self._rotation(length, s)
         visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
-        own, routes = list[Tensor](), self._by_layer(of_response)
+        own = list[Tensor]()
+        routes = self._by_layer(of_response)
         for layer, of_layer, (prompt_k, prompt_v, earlier) in zip(
             self._layers(), routes, cache, strict=True
         ):
             q, k, v = layer.project(x, rotation)
-            k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)
+            k = torch.cat((prompt_k[group], k), 2)
+            v = torch.cat((prompt_v[group], v), 2)
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
             x, experts = layer.finish(x, attended, of_layer)
             own.append(torch.cat((earlier[group], experts), 1))
@@ -175,13 +181,17 @@ class Tiny(nn.Module):
         parents ascend and leave none of the cache out; a cache goes on once, in place.
         """
         length = cache[0][2].shape[1]
-        x, rotation = self.embed(tokens)[:, None], self._rotation(length, 1)
+        x = self.embed(tokens)[:, None]
+        rotation = self._rotation(length, 1)
         grown: Cache = []
         for layer, (keys, values, earlier) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
             if len(parents) > len(keys):  # else each prefix goes on once
-                keys, values, earlier = keys[parents], values[parents], earlier[parents]
-            keys, values = _put(keys, length, k), _put(values, length, v)
+                keys = keys[parents]
+                values = values[parents]
+                earlier = earlier[parents]
+            keys = _put(keys, length, k)
+            values = _put(values, length, v)
             until = slice(length + 1)
             attended = F.scaled_dot_product_attention(q, keys[:, :, until], values[:, :, until])
             x, experts = layer.finish(x, attended)
@@ -206,7 +216,8 @@ def _put(cached: Tensor, length: int, new: Tensor) -> Tensor:
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:
     """The weights under transformers' names (tied embeddings)."""
-    embed, norm = model.embed.weight, model.norm.weight
+    embed = model.embed.weight
+    norm = model.norm.weight
     state = {"model.embed_tokens.weight": embed, "model.norm.weight": norm}
     for i, layer in enumerate(model._layers()):
         q, k, v = layer.qkv.weight.chunk(3)

@@ -23,7 +23,9 @@ from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.sampling import decode, unpack
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 
-WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
+WARM_STEPS = 700
+WARM_BATCH = 64
+WARM_LR = 4e-3
 
 
 class TinyPolicy:
@@ -32,7 +34,9 @@ class TinyPolicy:
     def __init__(
         self, model: tiny.Tiny, sampling: GenerationSection, replays: bool = False
     ) -> None:
-        self.model, self.sampling, self.ends = model, sampling, {countdown.EOS}
+        self.model = model
+        self.sampling = sampling
+        self.ends = {countdown.EOS}
         self.replays = replays
 
     @torch.no_grad()
@@ -43,7 +47,8 @@ class TinyPolicy:
 
         Responses to a prompt that have begun alike are one row of the model until they part.
         """
-        device, vocab = self.model.embed.weight.device, self.model.embed.num_embeddings
+        device = self.model.embed.weight.device
+        vocab = self.model.embed.num_embeddings
         ids = torch.tensor(prompts)
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         hidden, cache = self.model.prompt(ids.to(device))
@@ -90,8 +95,10 @@ class TinyPolicy:
         responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
         distinct, row = responses.unique(dim=0, return_inverse=True)
         used, group = distinct[:, 0].unique(return_inverse=True)
-        prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
-        replayed, kept = None, None
+        prompts = experience.prompts[used].to(device)
+        tokens = distinct[:, 1:].to(device)
+        replayed = None
+        kept = None
         any_row = torch.empty(len(distinct), dtype=torch.long).scatter(0, row, rows)
         if self.replays and experience.routed_experts is not None:  # alike where responses are
             replayed = experience.routed_experts[any_row].to(device)

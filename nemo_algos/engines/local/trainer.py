@@ -33,7 +33,10 @@ class Trainer:
         task: Task,
         reference: Score | None,
     ) -> None:
-        self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
+        self.config = config
+        self.algorithm = algorithm
+        self.policy = policy
+        self.task = task
         self.reference = reference
         self.update = Updates(config, algorithm, policy)
         device = self.update.parameters[0].device
@@ -67,7 +70,8 @@ class Trainer:
         Raises FloatingPointError for a sampler far from the trainer, and where a log-prob, an
         entropy or a gradient is not finite.
         """
-        start, number = time.perf_counter(), self.step_number + 1
+        start = time.perf_counter()
+        number = self.step_number + 1
         experience, rollouts = self.collect()
         generated = time.perf_counter()
         mismatch, rises = self.observer.mismatch(number, experience)
@@ -104,7 +108,8 @@ class Trainer:
 
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
-        grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
+        grpo = self.config.grpo
+        correct = self.config.loss_fn.use_importance_sampling_correction
         sampled = correct or "gen_logprobs" in self.algorithm.needs
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
@@ -132,7 +137,8 @@ class Trainer:
 
     def _weights(self, rollouts: Rollouts) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""
-        loss, sampled = self.config.loss_fn, rollouts.gen_logprobs
+        loss = self.config.loss_fn
+        sampled = rollouts.gen_logprobs
         if sampled is None or not loss.use_importance_sampling_correction:
             return {}
         pair = rollouts.old_logprobs, sampled

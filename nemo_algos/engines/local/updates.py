@@ -24,7 +24,9 @@ class Updates:
     """A policy's optimizer and its schedule."""
 
     def __init__(self, config: LocalConfig, algorithm: Algorithm, policy: Policy) -> None:
-        self.config, self.algorithm, self.policy = config, algorithm, policy
+        self.config = config
+        self.algorithm = algorithm
+        self.policy = policy
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
@@ -46,7 +48,8 @@ class Updates:
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
                 counts = Counts.of(rollouts.mask[rows])
-                moving, still = rows[live[rows]], rows[~live[rows]]
+                moving = rows[live[rows]]
+                still = rows[~live[rows]]
                 total += self.accumulate(moving, experience, rollouts, signals, counts)
                 if norms or self.algorithm.correction.bypass_mode:
                     total += self._observe(still, experience, rollouts, signals, counts)

@@ -63,13 +63,15 @@ class Arrival:
 
 def compared(before: Dump, after: Dump) -> Arrival:
     """What is in both, at two times. Zeros where nothing is."""
-    first, then = _contexts(before), _contexts(after)
+    first = _contexts(before)
+    then = _contexts(after)
     shared = [key for key in first if key in then]
     if not shared:
         return Arrival(0, 0.0, 0.0, 0.0, 0.0, 0.0, False)
     was, now = (np.array([found[key][0] for key in shared]) for found in (first, then))
     repeats = [np.ptp(found[key], axis=0) for found in (first, then) for key in shared]
-    moved, most = now - was, np.max(repeats, axis=0)
+    moved = now - was
+    most = np.max(repeats, axis=0)
     return Arrival(
         contexts=len(shared),
         sampler=float(np.abs(moved[:, 0]).mean()),

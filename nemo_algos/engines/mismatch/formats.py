@@ -33,7 +33,9 @@ TRL = {
 FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
 PROMPTS = {"responses": "prompts", "completion_ids": "prompt_ids"}  # by the tokens' column
 COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
-LARGEST, BYTES = 2**32, 8  # bytes of a file's arrays in memory, and of a number there
+# bytes of a file's arrays in memory, and of a number there
+LARGEST = 2**32
+BYTES = 8
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
 VERL_TEXTS = "verl's rollout_data_dir has only texts. Save the batch: " + SAVED % "batch.batch"
 TRL_TEXTS = "TRL's completions have only texts. Save the inputs: " + SAVED % "inputs"
@@ -58,7 +60,8 @@ def rename_columns(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _behind(prompts: Any, ours: dict[str, Any]) -> dict[str, Any]:
     """The columns [B,S] behind the prompts [B,P], where the file holds these: [B,P+S]."""
-    tokens, prompts = np.asarray(ours["tokens"]), np.asarray(prompts)
+    tokens = np.asarray(ours["tokens"])
+    prompts = np.asarray(prompts)
     if prompts.ndim != 2 or tokens.ndim != 2 or len(prompts) != len(tokens):
         return ours
     mask = np.ones(tokens.shape) if ours["mask"] is None else ours["mask"]  # not of the prompts

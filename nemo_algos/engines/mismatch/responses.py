@@ -55,7 +55,8 @@ class Response:
 def responses(dump: Dump, longest: int | None = None) -> Iterator[Response]:
     """Of a dump, each with its first tokens of which both sides are finite."""
     finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
-    start, version = _starts(dump), dump.weights_version
+    start = _starts(dump)
+    version = dump.weights_version
     length = dump.mask.argmax(1) - start
     step = 0 if version is None else version.max() if dump.step is None else dump.step
     for i, there in enumerate(dump.mask & finite):

@@ -20,18 +20,21 @@ class Watch:
     """A run's monitor, and where its dumps go: folder/mismatch, nowhere without a folder."""
 
     def __init__(self, settings: MismatchConfig, folder: Path | None = None) -> None:
-        self.settings, self.folder = settings, folder
+        self.settings = settings
+        self.folder = folder
         self.monitor = Monitor(settings.threshold, settings.stop_above)
         self.faint = False
         self.first: Dump | None = None  # probe, and the steps of all
-        self.steps, self.state = list[int](), ""
+        self.steps = list[int]()
+        self.state = ""
         self.sums: Mapping[str, float] = {}  # of the sampler's parameters then
 
     def weights(self, metrics: Mapping[str, float]) -> str:
         """A sentence, once, where the correction's weights leave little of the gradient."""
         names = ("correction/weight_mean", "correction/ess")
         low = [f"{name} is {metrics[name]:.2f}" for name in names if metrics.get(name, 1.0) < FAINT]
-        before, self.faint = self.faint, self.faint or bool(low)
+        before = self.faint
+        self.faint = self.faint or bool(low)
         if before or not low:
             return ""
         return (
@@ -61,10 +64,12 @@ class Watch:
         dump = self._written("probe", step, columns)
         self.steps.append(step)
         if self.first is None:
-            self.first, self.sums = dump, sums
+            self.first = dump
+            self.sums = sums
             return {}, ""
         found = compared(self.first, dump)
-        before, self.state = self.state, found.state
+        before = self.state
+        self.state = found.state
         moved = {"mismatch/probe_sampler": found.sampler, "mismatch/probe_trainer": found.trainer}
         if not found.state or found.state == before:
             return moved, ""
@@ -94,7 +99,9 @@ class Watch:
         try:
             return self.monitor.of(*pair)
         except FloatingPointError as error:
-            due, self.state = self.settings.dump, ""  # what was said before is said again
+            # what was said before is said again
+            due = self.settings.dump
+            self.state = ""
             asked = self.settings.probe and step not in self.steps and ask
             if remark := self.probed(step, *asked())[1] if asked else "":
                 raise FloatingPointError(f"{error} The probe: {remark}.") from None

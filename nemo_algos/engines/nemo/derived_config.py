@@ -9,7 +9,9 @@ from nemo_algos.config import Section, validate
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)
 # ours, among NeMo-RL's keys
-EPOCHS, TRACE, TRACED = "grpo.num_update_epochs", "logger.trace_period", "logger.traced_prompts"
+EPOCHS = "grpo.num_update_epochs"
+TRACE = "logger.trace_period"
+TRACED = "logger.traced_prompts"
 AMONG = (EPOCHS, TRACE, TRACED)
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
@@ -45,7 +47,8 @@ def method_keys(algorithm: Algorithm) -> dict[str, Any]:
 
 def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
-    loss, grpo = plain["loss_fn"], plain["grpo"]
+    loss = plain["loss_fn"]
+    grpo = plain["grpo"]
     loss |= method_keys(algorithm)
     if algorithm.correction.active:
         # what NeMo-RL asserts of asynchronous and FP8 rollouts; our loss weighs by itself

@@ -67,7 +67,8 @@ def in_order(own: Tensor, ranks: Any, order: Tensor) -> Tensor:
 
 def next_token_entropies(logits: Tensor, data: Any, **_: Any) -> Tensor:
     """[b,S-1] of what NeMo-RL gives its loss; input_ids is a DTensor under context parallelism."""
-    ids, entropy = data["input_ids"], of_shard(logits)
+    ids = data["input_ids"]
+    entropy = of_shard(logits)
     if isinstance(ids, DTensor):
         entropy = in_order(entropy, ids.device_mesh, data["seq_index"])
     return entropy[:, : ids.shape[1] - 1]

@@ -69,7 +69,8 @@ class VerifierEnvironment(BaseMathEnvironment):
     def statuses(self) -> dict[str, int]:
         """Verdicts by status ("verifier/ok", "verifier/timeout", ...) since the last call."""
         seen = Counter[str](self._pool.counts)
-        new, self._reported = seen - self._reported, seen
+        new = seen - self._reported
+        self._reported = seen
         names = ("ok", "timeout", "error", "too_long", "memory")
         return {f"verifier/{name}": new[name] for name in names}
 
@@ -97,7 +98,9 @@ def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
     ours = [e for tasks in environments for e in tasks.values() if hasattr(e, "statuses")]
     if not ours:
         return
-    log, totals, logged = logger.log_metrics, Counter[str](), -1
+    log = logger.log_metrics
+    totals = Counter[str]()
+    logged = -1
 
     def log_metrics(metrics: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
         nonlocal logged

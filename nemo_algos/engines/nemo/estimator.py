@@ -41,9 +41,13 @@ class Estimator:
         memory: Memory = MappingProxyType({}),
         keep: Callable[[Memory], None] = lambda memory: None,
     ) -> None:
-        self.algorithm, self.needs = algorithm, algorithm.needs
-        self.group_size, self.batch_size, self.pad = group_size, batch_size, pad
-        self.memory, self.keep = memory, keep
+        self.algorithm = algorithm
+        self.needs = algorithm.needs
+        self.group_size = group_size
+        self.batch_size = batch_size
+        self.pad = pad
+        self.memory = memory
+        self.keep = keep
         self.entropy: Tensor | None = None
         self.masks: tuple[Tensor, Tensor] | None = None
         self.sampled: Tensor | None = None
@@ -78,7 +82,8 @@ class Estimator:
             raise TypeError(
                 "compute_advantage() needs `logprobs_policy`, the old policy's log-probs [B, S]"
             )
-        entropy, self.entropy = self.entropy, None
+        entropy = self.entropy
+        self.entropy = None
         group = row_hash(prompt_ids)
         alone = -1 - torch.arange(len(group), device=group.device)
         rollouts = Rollouts(
@@ -143,7 +148,8 @@ class Estimator:
 
     def _sampler_logprobs(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
         """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
-        sampled, self.sampled = self.sampled, None
+        sampled = self.sampled
+        self.sampled = None
         given = sampled if given is None else given
         wanted = given is None and "gen_logprobs" in self.algorithm.needs
         if not wanted or "message_log" not in batch:
@@ -158,7 +164,8 @@ class Estimator:
         Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
         without a forward for pi_old, by the rollouts' loss_multiplier.
         """
-        masks, self.masks = self.masks, None
+        masks = self.masks
+        self.masks = None
         if sample_mask is not None:
             return sample_mask.bool()
         if masks is None:

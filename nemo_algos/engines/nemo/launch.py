@@ -129,7 +129,8 @@ def train(
         policy_factory=factory,
         processor=processor,
     )
-    cfg, policy = made["master_config"], made["policy"]
+    cfg = made["master_config"]
+    policy = made["policy"]
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
     estimator = estimator_of(algorithm, cfg, tokenizer, made)
     with ExitStack() as stack:

@@ -48,7 +48,8 @@ class AlgorithmLoss(ClippedPGLossFn):
         super().__init__(cfg.model_copy(update=method_keys(algorithm) | ours), **kwargs)
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
-            per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
+            per_token = loss_metrics.PER_TOKEN
+            per_sequence = loss_metrics.PER_SEQUENCE
             of_tokens = (*per_token, loss_metrics.REJECTED)
             self.metric_normalizations |= dict.fromkeys(of_tokens, normalizer.TOKENS)
             self.metric_normalizations |= dict.fromkeys(per_sequence, normalizer.SEQUENCES)
@@ -118,12 +119,14 @@ class AlgorithmLoss(ClippedPGLossFn):
         self, logprobs: Tensor, prev: Tensor, gen: Tensor, mask: Tensor, signals: Signals
     ) -> Tensor | None:
         """[B,S-1]: what a token's term is multiplied by; None: by 1."""
-        correction, mean = self.algorithm.correction, self.algorithm.mean
+        correction = self.algorithm.correction
+        mean = self.algorithm.mean
         if correction.bypass_mode:
             return bypass_weights(correction, logprobs, prev, mask, mean)
         if correction.active:
             return signals.extras.get(WEIGHTS)
-        method, config = self.algorithm.base.method, self.config
+        method = self.algorithm.base.method
+        config = self.config
         if weighs(self.algorithm) and config.use_importance_sampling_correction:
             return sampler_weights(method, config.cut, prev, gen, mask).expand(mask.shape)
         return None

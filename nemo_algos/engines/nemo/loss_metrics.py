@@ -77,7 +77,8 @@ def send(
     )
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
-    names, values = [*PER_TOKEN, *PER_SEQUENCE], [per_token, per_sequence]
+    names = [*PER_TOKEN, *PER_SEQUENCE]
+    values = [per_token, per_sequence]
     if not stock:
         names.append("approx_entropy")
         values.append(_approx_entropy(batch, data)[None] / global_valid_toks)
@@ -104,7 +105,8 @@ def by_sign(shares: dict[str, list[float]]) -> dict[str, list[float]]:
 
 
 def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:
-    log_ratio, shaped = batch.log_ratio.detach(), batch.shaped
+    log_ratio = batch.log_ratio.detach()
+    shaped = batch.shaped
     weight = batch.weight.to(log_ratio.dtype)
     one_per_token = algorithm.base.method.log_ratio is token_log_ratio
     shaped_log_ratio = log_ratio if one_per_token else shaped.log_ratio.detach()

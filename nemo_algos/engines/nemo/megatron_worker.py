@@ -35,7 +35,9 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
         self, *args: Any, sink: list[Tensor], vocabulary: int, fused: list[Tensor], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.sink, self.vocabulary, self.fused = sink, vocabulary, fused
+        self.sink = sink
+        self.vocabulary = vocabulary
+        self.fused = fused
 
     def __call__(self, data_dict: Any, input_ids: Tensor, cu_seqlens_padded: Tensor) -> Callable:
         inner = super().__call__(data_dict, input_ids, cu_seqlens_padded)

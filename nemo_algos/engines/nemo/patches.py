@@ -18,8 +18,10 @@ from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, reward_parts,
 from nemo_algos.terminal import echo
 
 FACTORY = "_create_advantage_estimator"
-DEVIATIONS, SCALED = "calculate_baseline_and_std_per_prompt", "scale_rewards"
-QUEUED, PARTS = "nemo_rl.algorithms.grpo_sync", "get_gdpo_reward_component_keys"
+DEVIATIONS = "calculate_baseline_and_std_per_prompt"
+SCALED = "scale_rewards"
+QUEUED = "nemo_rl.algorithms.grpo_sync"
+PARTS = "get_gdpo_reward_component_keys"
 CREATORS = (
     "nemo_rl.algorithms.grpo",
     "nemo_rl.algorithms.grpo_sync",

@@ -42,11 +42,17 @@ class Probe:
         due: Callable[[], bool],
         checksums_of: Callable[[Any], dict[str, float]] = of_engine,
     ) -> None:
-        self.due, self.asked, self.answer, self.drawn = due, None, None, False
-        self.generation, self.checksums_of = generation, checksums_of
+        self.due = due
+        self.asked = None
+        self.answer = None
+        self.drawn = False
+        self.generation = generation
+        self.checksums_of = checksums_of
         self.sums: dict[str, float] = {}
-        self._generate, self._finish = generation.generate, generation.finish_generation
-        generation.generate, generation.finish_generation = self.generate, self.finish
+        self._generate = generation.generate
+        self._finish = generation.finish_generation
+        generation.generate = self.generate
+        generation.finish_generation = self.finish
 
     def generate(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """As the engine's; the first prompts of the run are kept."""
@@ -79,10 +85,13 @@ class Probe:
 
     def columns(self, policy: Any) -> dict[str, Tensor] | None:
         """As a `Dump` has them, with the policy's log-probs of now; None without an answer."""
-        answer, asked, self.answer = self.answer, self.asked, None
+        answer = self.answer
+        asked = self.asked
+        self.answer = None
         if answer is None or asked is None:
             return None
-        place, begin = torch.arange(answer["output_ids"].shape[1]), asked["input_lengths"][:, None]
+        place = torch.arange(answer["output_ids"].shape[1])
+        begin = asked["input_lengths"][:, None]
         mask = (place >= begin) & (place < answer["unpadded_sequence_lengths"][:, None])
         return {
             "tokens": answer["output_ids"],

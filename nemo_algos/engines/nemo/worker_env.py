@@ -59,7 +59,8 @@ def register_worker(module: str, kind: str = "EntropyWorker") -> str:
     """Give our worker the stock one's environment, prebuilt in the image or by recipe; its name."""
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
-    name, stock = f"nemo_algos.engines.nemo.{module}.{kind}", STOCK[module]
+    name = f"nemo_algos.engines.nemo.{module}.{kind}"
+    stock = STOCK[module]
     folder = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
     prebuilt = folder / stock / "bin" / "python"
     recipe = ACTOR_ENVIRONMENT_REGISTRY[stock]

@@ -18,7 +18,9 @@ JOINT = re.compile(  # between boxes of one answer
     rf"(?:and(?: also)?|or[a-z, ]{{0,20}})(?:\s*\}})?)?{GAP}"
     rf"(?:[a-zA-Z](?:_\{{?\w\}}?)?[\s$]*=)?{GAP}"
 )
-MOST_JOINED, NEAR = 512, 40  # boxes of one answer, and characters between two of them
+# boxes of one answer, and characters between two of them
+MOST_JOINED = 512
+NEAR = 40
 STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_~`\"'\u2018\u2019\u201c\u201d]")
 
 # "Answer: ", "**Answer**: (", "the correct option is ", "Final answer: $\text{", "<answer>" ...
@@ -113,7 +115,8 @@ def tagged(text: str) -> str:
 
 def joined(text: str, places: list[tuple[int, int]]) -> str:
     """The content of the last box and of those joined to it, as in x = [1] and y = [2]."""
-    found, following = [], 0
+    found = []
+    following = 0
     for start, end in islice(reversed(places), MOST_JOINED):
         between = text[end:following]
         if found and not (end <= following <= end + NEAR and JOINT.fullmatch(between)):

@@ -92,7 +92,8 @@ class VerifierPool:
         more: what else a verifier may name (see RewardFunction), one value per response, as JSON.
         Raises ValueError where the verifier could not be loaded, or one of them ends first.
         """
-        threads, names = ThreadPoolExecutor(self.workers), ("response", "answer", *more)
+        threads = ThreadPoolExecutor(self.workers)
+        names = ("response", "answer", *more)
         try:
             pending: deque[Future[Verdict]] = deque()
             for row in zip(responses, answers, *more.values(), strict=True):
@@ -148,7 +149,8 @@ class _Process:
             start_new_session=True,
         )
         assert self._popen.stdin and self._popen.stdout
-        self._requests, self._replies = self._popen.stdin, self._popen.stdout
+        self._requests = self._popen.stdin
+        self._replies = self._popen.stdout
         line = self._read(START_SECONDS)
         if line != b'""\n':
             self.kill()

@@ -115,7 +115,8 @@ def parts(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 def refuse_unjudged(verdicts: Sequence[Verdict], name: str = "") -> None:
     """Raises Unjudged where there are verdicts and none of them is "ok"."""
     if verdicts and all(verdict.status != "ok" for verdict in verdicts):
-        last, which = verdicts[-1], f"the reward {name}".strip()
+        last = verdicts[-1]
+        which = f"the reward {name}".strip()
         reason = f"{last.status}, {last.detail}" if last.status != "error" else last.detail
         raise Unjudged(
             f"{which} could not judge any of {len(verdicts)} responses. The last error: {reason}"

@@ -30,7 +30,9 @@ OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
 
 def main() -> None:
     """Serve requests until stdin ends; the arguments are those of the module's command line."""
-    name, memory_mb, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    name = sys.argv[1]
+    memory_mb = int(sys.argv[2])
+    seconds = float(sys.argv[3])
     requests, replies = _claim_pipes()
     try:
         module, _, function = path_of(name).partition(":")
@@ -49,7 +51,8 @@ def main() -> None:
 
 def _claim_pipes() -> tuple[BinaryIO, int]:
     # What a verifier prints, or reads from stdin, must not reach the protocol.
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

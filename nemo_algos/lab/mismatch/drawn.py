@@ -11,7 +11,9 @@ from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.responses import Responses
 
 Array = np.ndarray
-CHANCE, FITS = 1e-8, 1e-4  # p-values: below, they were not; above, what is assumed is enough
+# p-values: below, they were not; above, what is assumed is enough
+CHANCE = 1e-8
+FITS = 1e-4
 STRAY = 2e-3  # of the tokens, which rounding puts beyond a filter's edge
 GREEDY = 0.1  # of the share of tokens that should not be the likeliest one
 MISSING = 15.0  # tokens that a filter's edge leaves out: fewer are no edge
@@ -79,7 +81,8 @@ def _edge(logits: Logits, above: Array, own: Array) -> tuple[dict[str, dict[str,
     missing = {}
     gains = {}
     chances = {}
-    mass, below = plain.mass, logits.top[:, 0] - logits.chosen
+    mass = plain.mass
+    below = logits.top[:, 0] - logits.chosen
     values = {
         "top_p": float(np.quantile(above, 1 - STRAY)),
         "top_k": int(np.quantile(logits.rank, 1 - STRAY)) + 1,

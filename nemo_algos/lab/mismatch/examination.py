@@ -91,7 +91,8 @@ def examine(
     apart = responses.record("trainer", scale).level(responses.column("sampler"))
     if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
-    level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
+    level = float(np.mean(scale)) * rounding
+    counts = (len(responses.row), len(responses.each))
     routed = bool(routers(network))
     causes = _causes(sides, responses)
     decode = network.tokenizer and (lambda token: network.tokenizer.decode([token]))
@@ -106,7 +107,8 @@ def _case(
     if added:
         _adopt(network, added, responses)
     pad = getattr(network.tokenizer, "pad_token_id", None) or 0
-    longest, sizes = max(r.begin for r in responses.each), responses.micro_batches()
+    longest = max(r.begin for r in responses.each)
+    sizes = responses.micro_batches()
     return Case(network, earlier, added, pad=pad, longest=longest, micro_batches=sizes)
 
 
@@ -157,7 +159,8 @@ def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
 
 def _adopt(network: Network, adapter: dict[str, Tensor], responses: Responses) -> None:
     """Merge the adapter for good, where the trainer's log-probs are of the merged model."""
-    some, merged = responses.first(ADOPTED), adapted(adapter, 1.0)
+    some = responses.first(ADOPTED)
+    merged = adapted(adapter, 1.0)
     without, within = (
         np.abs(recompute(network, some, changes).logprobs - some.column("trainer")).mean()
         for changes in ((), (merged,))

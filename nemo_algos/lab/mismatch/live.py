@@ -17,7 +17,10 @@ from nemo_algos.lab.mismatch.responses import Responses
 Array = np.ndarray
 SECONDS = httpx.Timeout(300.0, connect=10.0)
 LARGEST = 64 << 20  # bytes of an answer
-ROWS, TOKENS, TOP = 16, 8, 20  # responses that are asked; tokens generated; of each the likeliest
+# responses that are asked; tokens generated; of each the likeliest
+ROWS = 16
+TOKENS = 8
+TOP = 20
 ASKED = (0.5, 0.5)  # temperature, top-p
 # nothing that a model's generation_config would set
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -42,7 +45,8 @@ class Server:
             raise ValueError(
                 f"--sampler {url!r} is not a URL. Write it like http://localhost:8000/v1."
             )
-        self.url, self.key = url.rstrip("/"), key
+        self.url = url.rstrip("/")
+        self.key = key
         self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
         listed = self._asked("GET", "models", "data")
         self.models = [m["id"] for m in listed if isinstance(m.get("id"), str)]
@@ -90,7 +94,8 @@ class Server:
 
     def _asked(self, method: str, path: str, key: str, **given: Any) -> list[dict[str, Any]]:
         """The objects of a list in an answer."""
-        where, content = f"{self.url}/{path}", bytearray()
+        where = f"{self.url}/{path}"
+        content = bytearray()
         try:
             with self.http.stream(method, where, **given) as response:
                 for part in response.iter_bytes():
@@ -186,7 +191,8 @@ def solved(plain: dict[str, float], other: dict[str, float]) -> tuple[float, flo
         raise ValueError(
             "the server's most likely tokens differ between requests, so no temperature can be read"
         )
-    best, least = there[0], there[-1]
+    best = there[0]
+    least = there[-1]
     theirs = other[best] - other[least]
     heat = (plain[best] - plain[least]) / theirs if theirs else 1.0  # one token says no temperature
     if abs(heat - 1) > CLOSE:

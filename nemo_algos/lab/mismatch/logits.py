@@ -14,7 +14,9 @@ from nemo_algos.engines.mismatch.responses import Response
 
 Array = np.ndarray
 TOP = 256  # logits that are kept as they are
-WIDTH, BINS = 0.125, 240  # nats: the others are counted in bins so wide below the largest
+# nats: the others are counted in bins so wide below the largest
+WIDTH = 0.125
+BINS = 240
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +91,10 @@ COLUMNS = [field.name for field in fields(Logits)]
 def kept(z: Tensor, response: Response) -> Logits:
     """Of one response's n tokens; z [n,V]."""
     z = z.float()
-    ids, chosen = torch.as_tensor(response.ids), torch.as_tensor(response.tokens)
-    top, own = z.topk(min(TOP, z.shape[-1]), -1), z.gather(-1, chosen[:, None])
+    ids = torch.as_tensor(response.ids)
+    chosen = torch.as_tensor(response.tokens)
+    top = z.topk(min(TOP, z.shape[-1]), -1)
+    own = z.gather(-1, chosen[:, None])
     bins = ((top.values[:, :1] - z) / WIDTH).long().clamp_(0, BINS - 1)
     tail = torch.zeros(len(z), BINS).scatter_add_(1, bins, torch.ones(()).expand_as(z))
     best = bins.gather(1, top.indices)

@@ -109,7 +109,8 @@ def recompute(network: Network, responses: Responses, changes: Sequence[Change] 
 
 def logits(network: Network, shown: Lines) -> list[Tensor]:
     """Of each response [n,V], float32, as the model's own forward gives them."""
-    model, config = network.model, network.model.config
+    model = network.model
+    config = network.model.config
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", 0)
     dtype = next(model.parameters()).dtype

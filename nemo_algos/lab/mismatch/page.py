@@ -14,8 +14,13 @@ from nemo_algos.lab.mismatch.verdict import Diagnosis
 from nemo_algos.style import COLORS, canvas, plain_ticks, svg
 
 Array = np.ndarray
-SIZE, BINS, SHOWN = (5.2, 3.0), 24, 3000  # inches; of an axis; points that are drawn
-MEDIAN, HIGH, POINT = COLORS[0], COLORS[1], COLORS[0]
+# inches; of an axis; points that are drawn
+SIZE = (5.2, 3.0)
+BINS = 24
+SHOWN = 3000
+MEDIAN = COLORS[0]
+HIGH = COLORS[1]
+POINT = COLORS[0]
 
 
 def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:

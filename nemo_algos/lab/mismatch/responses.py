@@ -48,7 +48,8 @@ class Responses:
 
     def record(self, side: str, scale: Array, margin: float = 0.0) -> Record:
         """What a side recorded. scale [N], margin: as a Record has them."""
-        place, token = self.column("place"), self.column("tokens")
+        place = self.column("place")
+        token = self.column("tokens")
         return Record(self.column(side), scale, self.row, place, token, margin=margin)
 
     def first(self, count: int) -> Responses:

@@ -17,13 +17,21 @@ FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
 EXACT = 0.05  # of that level: float32; two levels that differ by less are alike
-SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
+# standard deviations, share of the tokens: then the side is in float32
+SAME = 0.01
+SOME = 0.1
 SURE = -1e-3  # nats: a likelier token is the same in any format
-GAIN, CERTAIN = 0.92, 5.0  # of the level before; standard errors: less is no improvement
+# of the level before; standard errors: less is no improvement
+GAIN = 0.92
+CERTAIN = 5.0
 BETTER = 0.75  # of the other forward's level, or of what fewer parameters leave: it is nearer
-HALF, CLEAR = 0.5, 0.3  # of what is beyond rounding; of the level, where that is near rounding
+# of what is beyond rounding; of the level, where that is near rounding
+HALF = 0.5
+CLEAR = 0.3
 CAUSES = 3
-TRIED, FEW = 4, 2  # responses; exact agreement takes no more
+# responses; exact agreement takes no more
+TRIED = 4
+FEW = 2
 FAR = 4.0  # of rounding's level
 CHANCE = 3.0  # standard deviations of a difference of two counts
 
@@ -65,7 +73,8 @@ class Search:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        record, plain = self.side.record, self.side.base.logprobs
+        record = self.side.record
+        plain = self.side.base.logprobs
         off = record.off(plain)[plain < SURE]
         _, rounded = self.forwards[-1]
         exact = len(off) > 0 and float((off < SAME).mean()) > SOME
@@ -127,7 +136,8 @@ class Search:
 
     def _next(self, now: Reached) -> tuple[State | None, dict[str, float]]:
         """What explains the most beyond this, if enough; and the share of each that is near."""
-        cheap, near = self._cheap(now), dict[str, float]()
+        cheap = self._cheap(now)
+        near = dict[str, float]()
         left = cheap.level if cheap else now.level
         instead = cheap.state if cheap else None
         if cheap and left <= self.most:

@@ -20,13 +20,19 @@ from nemo_algos.lab.mismatch.where import Bucket, buckets, worst
 if TYPE_CHECKING:
     from nemo_algos.lab.mismatch.examination import Examination
 
-TOKENS, RESPONSES = 200, 8  # fewer tell nothing
+# fewer tell nothing
+TOKENS = 200
+RESPONSES = 8
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
 CERTAIN = 0.3  # of the difference may be left where bookkeeping explains it
 SURPRISE = 1e-6  # p of tokens as likely as they should be
-NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level before
+# median |d|: what is left is as noise; of the level before
+NOISE = 1.3
+GAIN = 0.8
 AGED = 0.5  # rank correlation of a response's level with the age of its weights
-SMALL, HALF = 0.02, 0.5  # nats, mean |d|: below, what explains less than half is not named
+# nats, mean |d|: below, what explains less than half is not named
+SMALL = 0.02
+HALF = 0.5
 HEALTHY = 0.05  # nats, mean |d|: docs/mismatch.md says to stop above
 BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
 TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
@@ -158,11 +164,13 @@ def _bookkeeping(tokens: Responses, sides: Sequence[str] = SIDES) -> Diagnosis |
     spread = np.minimum(spread, 0.1)  # where most tokens are off, rounding is not what is typical
     for side in sides:
         (other,) = {*SIDES} - {side}
-        record, expected = tokens.record(side, spread), tokens.column(other)
+        record = tokens.record(side, spread)
+        expected = tokens.column(other)
         for hypothesis in records.HYPOTHESES:
             for fit in hypothesis(record, expected):
                 left = float(np.abs(record.value - fit.predicted).mean() / np.abs(tokens.d).mean())
-                before, after = record.level(expected), record.level(fit.predicted)
+                before = record.level(expected)
+                after = record.level(fit.predicted)
                 if left < CERTAIN or (after < NOISE and GAIN * before > after):
                     ((name, parameter),) = fit.parameters.items()
                     found = f"it explains {1 - left:.0%} of the difference"
@@ -185,7 +193,8 @@ def _age(tokens: Responses) -> Diagnosis | None:
 
 def _unknown(tokens: Responses) -> Diagnosis:
     """The level, and what it cannot be told apart from."""
-    d, mean = tokens.d, float(np.abs(tokens.d).mean())
+    d = tokens.d
+    mean = float(np.abs(tokens.d).mean())
     if (d < 1e-5).mean() > 0.97:
         candidates = ["top_p", "top_k", "min_p", "vocabulary_padding"]
         found = "the sampler gives nearly every token a higher probability"
@@ -205,7 +214,8 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
 
 
 def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
-    tokens, causes = everything(dumps), list(examination.causes)
+    tokens = everything(dumps)
+    causes = list(examination.causes)
     if float(np.abs(tokens.d).mean()) < SMALL:
         causes = [cause for cause in causes if cause.explains >= HALF]
     if tokens.lost:

@@ -14,7 +14,9 @@ Array = np.ndarray
 LEAST = 5  # tokens of a bucket
 CHANCE = 1e-3  # that any bucket of a file without a pattern stands out so far
 TIMES = 2.0  # the mean |d| of the other tokens
-BUCKETS, WORST = 4, 20  # that are shown
+# that are shown
+BUCKETS = 4
+WORST = 20
 PERIODS = range(2, 9)  # of every n-th response
 LISTED = 20  # values of a bucket, as text
 

@@ -16,7 +16,10 @@ from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
-PROBLEMS, RESPONSES, LONGEST = 200, 8, 6000  # of a benchmark, of a problem and run, characters
+# of a benchmark, of a problem and run, characters
+PROBLEMS = 200
+RESPONSES = 8
+LONGEST = 6000
 Places = dict[str, dict[int, dict[str, Any]]]  # by problem id and sample
 
 
@@ -34,7 +37,8 @@ def _benchmark(name: str, runs: Sequence[LoadedRun], budget: int) -> dict[str, A
     ids = list(dict.fromkeys(i for run in runs for i in run.evals.get(name, {}).get("ids", [])))
     chosen = spread(ids, PROBLEMS)
     stored = [Stored.read(run.eval_folders.get(name), chosen) for run in runs]
-    problems, size = {}, 0
+    problems = {}
+    size = 0
     for problem in chosen:
         case = _case(problem, stored)
         size += len(json.dumps(case))
@@ -78,7 +82,8 @@ class Stored:
         wanted = {problem: pick_samples(verdicts) for problem, verdicts in stored.verdicts.items()}
         answer_of = EXTRACTORS.get(manifest.get("answers", ""))
         for row in _at(wanted, folder / "generations.jsonl", GenerationLine):
-            problem, sample = row["problem"], row["sample"]
+            problem = row["problem"]
+            sample = row["sample"]
             shown_as = _response(row, stored.verdicts[problem][sample], answer_of)
             stored.responses.setdefault(problem, {})[sample] = shown_as
         return stored

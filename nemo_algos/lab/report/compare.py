@@ -28,7 +28,8 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
         if base[key] != tuned[key]:
             values = f"{key}={base[key]} against {tuned[key]}"
             raise ValueError(f"{values} differ. Evaluate both with the same {thing}.")
-    n, ks = base["samples"], base["curves"]["pass@k"]["k"]
+    n = base["samples"]
+    ks = base["curves"]["pass@k"]["k"]
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
         raise ValueError("the runs have no problem in common. Evaluate both on one benchmark.")
@@ -59,8 +60,10 @@ def _align(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDAr
 
 def _solved_counts(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
     """Problems with a right response; p_value: McNemar's exact test on those that changed."""
-    both, either = int((before & after).sum()), int((before | after).sum())
-    gained, lost = int(after.sum()) - both, int(before.sum()) - both
+    both = int((before & after).sum())
+    either = int((before | after).sum())
+    gained = int(after.sum()) - both
+    lost = int(before.sum()) - both
     p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
     counts = {"both": both, "only_base": lost, "only_tuned": gained}
     return {**counts, "neither": len(before) - either, "p_value": p_value}

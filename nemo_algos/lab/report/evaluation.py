@@ -85,10 +85,12 @@ def combine(curves: Sequence[Measured]) -> tuple[list[float], ...]:
 
 def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
     title, caption = CURVES[curve]
-    name, label = f"{benchmark}_{curve}".translate(IN_FILE_NAMES), "mean over problems"
+    name = f"{benchmark}_{curve}".translate(IN_FILE_NAMES)
+    label = "mean over problems"
     lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
     if curve == "ucc@k":
-        label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
+        label = "solutions"
+        caption = f"{caption} {_solution(benchmark, groups)}"
     return Figure(name, title, "k", label, lines, caption, "log2")
 
 
@@ -105,14 +107,16 @@ def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
 
 def _unless_pass(curve: str, curves: Measured) -> Measured | None:
     """The curve; not best@k where every reward is 0 or 1, as that is pass@k."""
-    found, passed = curves.get(curve), curves["pass@k"]["value"]
+    found = curves.get(curve)
+    passed = curves["pass@k"]["value"]
     same = curve == "best@k" and found and np.allclose(found["value"], passed, rtol=1e-9)
     return None if same else found
 
 
 def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
     caption = "At the largest k. With a lower threshold fewer responses count as different."
-    name, title = f"{benchmark}_ucc_by_threshold", "UCC@n by threshold"
+    name = f"{benchmark}_ucc_by_threshold"
+    title = "UCC@n by threshold"
     lines = _lines(benchmark, groups, _ucc_by_threshold)
     caption = f"{caption} {_solution(benchmark, groups, at='threshold')}"
     y = "different correct solutions"
@@ -143,7 +147,9 @@ def by_difficulty(
         band = (low, high) if len(rows) > 1 else (None, None)
         lines.append(Line(group.label, group.color, x, means, *band, kind="points"))
     ticks = [bucket_name(*bucket) for bucket in buckets]
-    name, x, y = f"{benchmark}_difficulty", "correct responses of the first run", "mean reward"
+    name = f"{benchmark}_difficulty"
+    x = "correct responses of the first run"
+    y = "mean reward"
     caption = "Problems in buckets by the number of correct responses of the first run."
     return Figure(name, "Mean by difficulty", x, y, lines, caption, ticks=ticks)
 
@@ -164,7 +170,8 @@ def _bucket_means(
 
 def bucket_name(above: float, up_to: float) -> str:
     """0-2, then the counts above 2: 3-8; a single count by itself."""
-    low, high = 0 if above == 0 else int(above) + 1, int(up_to)
+    low = 0 if above == 0 else int(above) + 1
+    high = int(up_to)
     return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
 
 
@@ -178,6 +185,7 @@ def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: s
             shares = (counts / counts.sum()).tolist()
             style = {"kind": "steps", "dashed": group.dashed}
             lines.append(Line(group.label, group.color, found[0]["edges"], shares, **style))
-    name, title = f"{benchmark}_{similarity}_{side}", f"{SIMILARITIES[similarity]}, {SIDES[side]}"
+    name = f"{benchmark}_{similarity}_{side}"
+    title = f"{SIMILARITIES[similarity]}, {SIDES[side]}"
     caption = "Pairs of responses to one problem. Pairs near 1 repeat one solution."
     return Figure(name, title, "similarity of two responses", "share of pairs", lines, caption)

@@ -135,7 +135,8 @@ class Figure:
 
 
 def _line(axes: Any, line: Line) -> None:
-    y, style = np.asarray(line.y, dtype=float), "--" if line.dashed else "-"
+    y = np.asarray(line.y, dtype=float)
+    style = "--" if line.dashed else "-"
     if line.smooth:
         axes.plot(line.x, y, color=line.color, alpha=0.25, linewidth=0.8)
         y = running_mean(y, line.smooth)
@@ -149,7 +150,8 @@ def _line(axes: Any, line: Line) -> None:
 
 
 def _points(axes: Any, line: Line) -> None:
-    y, bars = np.asarray(line.y, dtype=float), None
+    y = np.asarray(line.y, dtype=float)
+    bars = None
     if line.low is not None and line.high is not None:
         bars = np.clip([y - np.asarray(line.low), np.asarray(line.high) - y], 0, None)
     axes.errorbar(line.x, y, bars, fmt="o", color=line.color, label=line.label, markersize=4.5)
@@ -173,7 +175,8 @@ def running_mean(y: np.ndarray, width: int) -> np.ndarray:
     """Mean over the finite of the `width` values around each; NaN where there is none."""
     if width <= 1:
         return y
-    finite, window = np.isfinite(y), np.ones(width)
+    finite = np.isfinite(y)
+    window = np.ones(width)
     total = np.convolve(np.where(finite, y, 0.0), window, "same")
     count = np.convolve(finite.astype(float), window, "same")
     return np.divide(total, count, out=np.full(len(y), np.nan), where=count > 0.5)

@@ -20,7 +20,8 @@ def heat(groups: Sequence[Group]) -> dict[str, Any]:
     traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
-    runs, notes = [], []
+    runs = []
+    notes = []
     for color, run in traced:
         steps = _steps(run)
         kept = _within(steps, BUDGET // len(traced))

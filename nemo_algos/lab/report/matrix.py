@@ -14,7 +14,9 @@ from nemo_algos.jsonl import read_lines
 from nemo_algos.lab.evals.records import GenerationLine
 from nemo_algos.style import canvas, svg
 
-ACROSS, PANEL = 3, 2.3  # panels side by side; inches
+# panels side by side; inches
+ACROSS = 3
+PANEL = 2.3
 RULE = "the first of the problems with the most correct responses in {every}"
 
 
@@ -121,7 +123,8 @@ def responses(side: Side, problem: str) -> list[str]:
 
     Raises ValueError where they are not all there.
     """
-    file, samples = side.folder / "generations.jsonl", side.measured["samples"]
+    file = side.folder / "generations.jsonl"
+    samples = side.measured["samples"]
     rows = read_lines(file, GenerationLine) if file.exists() else ()
     found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
     if lacking := [i for i in range(samples) if i not in found]:

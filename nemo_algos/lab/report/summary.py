@@ -134,7 +134,8 @@ def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Ta
     """A scalar, or a curve at k (pass@4), with its interval and the difference to the first run."""
     if benchmark not in run.evals:
         return TableCell(MISSING)
-    metrics, paired = run.evals[benchmark], against.found.get(run.label, {})
+    metrics = run.evals[benchmark]
+    paired = against.found.get(run.label, {})
     if name in metrics["scalars"]:
         return _interval(metrics["scalars"][name], paired.get(name))
     curve, at, k = name.rpartition("@")
@@ -154,11 +155,13 @@ def _unjudged_cell(statuses: dict[str, int]) -> TableCell:
 def _interval(interval: Any, difference: Any = None) -> TableCell:
     if not interval:
         return TableCell(MISSING)
-    low, high = interval["low"], interval["high"]
+    low = interval["low"]
+    high = interval["high"]
     note = "" if low is None else f"{format_number(low)} to {format_number(high)}"
     if not difference or difference["value"] is None:
         return TableCell(format_number(interval["value"]), note)
-    low, high = difference["low"], difference["high"]
+    low = difference["low"]
+    high = difference["high"]
     strong = low is not None and (low > 0 or high < 0)
     change = f"{format_signed(difference['value'])} [{format_number(low)}, {format_number(high)}]"
     return TableCell(format_number(interval["value"]), f"{note}\n{change}", strong)
@@ -190,7 +193,8 @@ def flips(against: Differences) -> Table | None:
     names = [bucket_name(b["above"], b["up_to"]) for b in buckets]
     rows = []
     for label, found in against.found.items():
-        cells, s = [], found["solved"]
+        cells = []
+        s = found["solved"]
         for b in found["buckets"]:
             solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"
             flipped = f"of {b['problems']}; flip rate {format_number(b['flip_rate'])}"

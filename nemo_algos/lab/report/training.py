@@ -68,7 +68,8 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     """Those that at least one run has; then the methods' own, the sampler's, verdicts and times."""
     made = []
     for curve in (*CURVES, *_own(groups)):
-        name, lines = f"training_{curve.name}", [x for g in groups if (x := _line(curve, g))]
+        name = f"training_{curve.name}"
+        lines = [x for g in groups if (x := _line(curve, g))]
         caption = CAPTIONS.get(curve.name, OWN_CAPTION)
         about = curve.title, "step", curve.y_label, lines, caption, curve.scale
         made += [Figure(name, *about)] if lines else []
@@ -93,7 +94,8 @@ def _line(curve: Chart, group: Group) -> Line | None:
     steps, values = together([series for _, series in found])
     window = max(len(steps) // WINDOWS, 1)
     band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
-    mean, style = values.mean(0).tolist(), {"dashed": dashed, "smooth": window}
+    mean = values.mean(0).tolist()
+    style = {"dashed": dashed, "smooth": window}
     return Line(group.label, group.color, steps, mean, *band, **style)
 
 

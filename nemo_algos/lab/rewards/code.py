@@ -90,7 +90,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
     last line; one that names a language closes an open block; ```` ```sql SELECT 1``` ```` is one.
     """
     found: list[tuple[str, list[str]]] = []
-    fence, margin = "", ""
+    fence = ""
+    margin = ""
     for line in text.split("\n"):
         inside = bool(fence)
         line = line.removeprefix(margin if line.startswith(margin) else margin.rstrip(" \t"))
@@ -100,12 +101,15 @@ def blocks(text: str) -> list[tuple[str, str]]:
         if inside and not (alone and alone[2].startswith(fence) and depth < 4):
             ends = line.rstrip().endswith(fence) and line.count(fence) == 1
             if not alone and "`" in fence and ends:
-                line, fence, margin = line.rstrip().rstrip("`"), "", ""
+                line = line.rstrip().rstrip("`")
+                fence = ""
+                margin = ""
             found[-1][1].append(line)
             continue
         start, fence, info = alone.groups() if alone else _behind_text(line)
         if inside and not re.fullmatch(r"\w+", info.strip()):
-            fence, margin = "", ""
+            fence = ""
+            margin = ""
         elif fence:
             margin = margin if inside else start
             found.append((info.strip().partition(" ")[0].lower(), []))

@@ -38,7 +38,8 @@ def verify_sql(response: str, answer: str) -> float:
     are beside it.
     """
     problem = json.loads(answer)
-    database, seconds = problem["database"], problem.get("seconds", SECONDS)
+    database = problem["database"]
+    seconds = problem.get("seconds", SECONDS)
     try:
         gold = _gold_rows(database, problem["query"], seconds)
     except (sqlite3.Error, TimeoutError) as error:
@@ -69,7 +70,8 @@ def same(given: Sequence[Row], gold: Sequence[Row], rule: str) -> bool:
         raise ValueError(f"`rule` is {rule!r}. Choose set, bag or ordered.")
     if not given or not gold or len(given) != len(gold) or len(given[0]) != len(gold[0]):
         return not given and not gold
-    columns, targets = list(zip(*given, strict=True)), list(zip(*gold, strict=True))
+    columns = list(zip(*given, strict=True))
+    targets = list(zip(*gold, strict=True))
     if rule == "ordered":
         return Counter(columns) == Counter(targets)
     return _some_order(columns, targets, [])

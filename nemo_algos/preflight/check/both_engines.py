@@ -12,12 +12,14 @@ from nemo_algos.config import Finding
 from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
-PROMPTS, GROUP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"
+PROMPTS = "grpo.num_prompts_per_step"
+GROUP = "grpo.num_generations_per_prompt"
 
 
 def group_of_one(run: AnyRun) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
-    a, key = run.algorithm, GROUP
+    a = run.algorithm
+    key = GROUP
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
         reason = "a group of 1 response has no advantage, so nothing would be learned"
         yield error(key, f"{reason}. Set it to 8 or more.")
@@ -28,11 +30,14 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
 
     apart: whether the sampler's log-probs are others, so that a ratio to them is not 1.
     """
-    a, key, responses = run.algorithm, GLOBAL, run[PROMPTS] * run[GROUP]
+    a = run.algorithm
+    key = GLOBAL
+    responses = run[PROMPTS] * run[GROUP]
     one = responses == run[key] and run["grpo.num_update_epochs"] in (1, None)
     if a is None or not one or (a.correction.bypass_mode and apart):
         return
-    left, lost = on_policy_objective(a), inert_on_policy(a)
+    left = on_policy_objective(a)
+    lost = inert_on_policy(a)
     if not left:
         return
     more = f"lower it to a fraction of the {responses} responses"

@@ -67,13 +67,15 @@ def _class(values: Mapping[str, Any], transformers: Any) -> Any:
 
 
 def _read(built: Any) -> Model:
-    config, decoder = built.config.get_text_config(), built.get_decoder()
+    config = built.config.get_text_config()
+    decoder = built.get_decoder()
     layers = next(list(m) for m in decoder.modules() if type(m).__name__ == "ModuleList")
     kinds = [dict(_parts(layer)) for layer in layers]
     first = {part: m for kind in reversed(kinds) for part, m in kind.items()}
     windows = _windows(config, len(kinds))
     gated = any("gate_" in name for part in "E-" for name in _names(first.get(part)))
-    head, attention = built.get_output_embeddings().weight, first["*"]
+    head = built.get_output_embeddings().weight
+    attention = first["*"]
     tied = head is built.get_input_embeddings().weight
     inside = {*decoder.parameters(), head}
     return Model(
@@ -126,7 +128,8 @@ def _windows(config: Any, layers: int) -> list[int]:
 
 
 def _attention(module: Any, config: Any) -> Attention:
-    heads, names = config.num_attention_heads, _names(module)
+    heads = config.num_attention_heads
+    names = _names(module)
     normed = any("q_norm" in name for name in names)
     if any("kv_b_proj" in name for name in names):
         return Attention(

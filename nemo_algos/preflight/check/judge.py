@@ -109,7 +109,8 @@ def _sort(findings: Sequence[Finding]) -> list[Finding]:
 
 def _model(plain: Mapping[str, object]) -> Model | None:
     """The facts, as policy.hf_config_overrides changes them; None of an unknown model."""
-    name, changed = str(at(plain, "policy.model_name")), at(plain, OVERRIDES)
+    name = str(at(plain, "policy.model_name"))
+    changed = at(plain, OVERRIDES)
     try:
         facts = model(name)
     except (ValueError, OSError):

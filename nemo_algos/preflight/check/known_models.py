@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 from nemo_algos.config import did_you_mean, validate
 from nemo_algos.preflight.check.decoder import Model
 
-HERE, FILE = Path(__file__).parent, "config.json"
+HERE = Path(__file__).parent
+FILE = "config.json"
 TRAINED = re.compile(r"(-(Instruct|Base|Chat|Thinking|2507))+$")  # of a name
 POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
 
@@ -40,7 +41,8 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     Other names are looked for in the local cache of Hugging Face's hub, then among the table's by
     their stems. Raises ValueError for a model that is not known or that transformers cannot build.
     """
-    path, over = os.path.join(name, FILE) if os.path.isdir(name) else name, overrides or {}
+    path = os.path.join(name, FILE) if os.path.isdir(name) else name
+    over = overrides or {}
     if name not in table() and not os.path.isfile(path):
         path = _cached(name)
     if os.path.isfile(path):

@@ -8,8 +8,10 @@ from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.config import at
 from nemo_algos.preflight.check.decoder import Model
 
-MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
-VLLM, MCORE = "policy.generation.vllm_cfg", "policy.generation.mcore_generation_config"
+MEGATRON = "policy.megatron_cfg"
+DTENSOR = "policy.dtensor_cfg"
+VLLM = "policy.generation.vllm_cfg"
+MCORE = "policy.generation.mcore_generation_config"
 
 
 class Layout(NamedTuple):
@@ -136,7 +138,8 @@ def layout(plain: Mapping[str, Any]) -> Layout:
     megatron = bool(at(plain, f"{MEGATRON}.enabled"))
     section = at(plain, MEGATRON if megatron else DTENSOR) or {}
     name = "{}_model_parallel_size" if megatron else "{}_parallel_size"
-    nodes, per_node = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
+    nodes = at(plain, "cluster.num_nodes")
+    per_node = at(plain, "cluster.gpus_per_node")
     colocated = at(plain, "policy.generation.colocated.enabled") is not False
     train, generation = _shares(plain, nodes, per_node, colocated)
     inside = at(plain, "policy.generation.backend") == "megatron"

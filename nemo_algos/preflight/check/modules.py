@@ -19,7 +19,8 @@ def modules(model: Model, layer: int) -> Parts:
 
 
 def _attention(model: Model) -> Parts:
-    latent, names = "kv_a_proj_with_mqa", ["qkv_proj", "o_proj"]
+    latent = "kv_a_proj_with_mqa"
+    names = ["qkv_proj", "o_proj"]
     if model.attention.latent_kv:
         query = (
             ["fused_qkv_a_proj", "q_b_proj"] if model.attention.latent_query else ["q_proj", latent]

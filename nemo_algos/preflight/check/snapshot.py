@@ -117,7 +117,8 @@ def _misplaced(
 ) -> Iterator[Finding]:
     """What is no section, or no list, where NeMo-RL has one."""
     for key, value in own.items():
-        like, path = base.get(key), f"{above}{key}"
+        like = base.get(key)
+        path = f"{above}{key}"
         section = isinstance(like, Mapping) or path in _sections(declared)
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _misplaced(value, like, declared, name, f"{path}.")
@@ -146,7 +147,8 @@ def _text(value: Any) -> bool:
 def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> Iterator[Finding]:
     """The sections of NeMo-RL's that are null here, from which other keys take their values."""
     for key, value in own.items():
-        like, path = base.get(key), f"{above}{key}"
+        like = base.get(key)
+        path = f"{above}{key}"
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _nulls(value, like, f"{path}.")
         elif isinstance(like, Mapping) and value is None:

@@ -23,7 +23,9 @@ def _residual(run: Training) -> float:
 
 def _scores(run: Training) -> float:
     """Probabilities, with dropout also its mask and result; or the logarithms of their sums."""
-    a, p, k = run.network.attention, run.parallel, run.kernels
+    a = run.network.attention
+    p = run.parallel
+    k = run.kernels
     if "core_attn" in run.recompute.modules:
         return 0.0
     heads = a.heads / p.tensor
@@ -35,8 +37,11 @@ def _scores(run: Training) -> float:
 
 def attention(run: Training) -> float:
     """Queries, keys and values as the scores need them, and the input of the projection."""
-    a, p, k = run.network.attention, run.parallel, run.kernels
-    heads, groups = a.heads / p.tensor, max(a.groups, p.tensor) / p.tensor
+    a = run.network.attention
+    p = run.parallel
+    k = run.kernels
+    heads = a.heads / p.tensor
+    groups = max(a.groups, p.tensor) / p.tensor
     if k.attention == "unfused" or a.latent_kv:
         groups = heads  # keys and values are repeated
     ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary  # before and after their norms
@@ -65,7 +70,10 @@ def mlp(run: Training) -> float:
 
 def experts(run: Training) -> float:
     """The router's, the shared expert's, and those of the tokens routed to this GPU, balanced."""
-    e, p, k, net = run.network.experts, run.parallel, run.kernels, run.network
+    e = run.network.experts
+    p = run.parallel
+    k = run.kernels
+    net = run.network
     assert e is not None
     outside = _norm(run) + _residual(run)
     if "moe" in run.recompute.modules:
@@ -75,7 +83,8 @@ def experts(run: Training) -> float:
     weighted = k.linear_input + (0 if e.fused_weighting else k.number)
     if "moe_act" in run.recompute.modules:
         weighted = 0
-    width, features = e.latent or net.hidden, e.features / p.expert_tensor
+    width = e.latent or net.hidden
+    features = e.features / p.expert_tensor
     routed = rows * (width * k.linear_input + features * (first + weighted))
     shared = _activated(run, run.tokens, e.shared / p.tensor)
     if "shared_experts" in run.recompute.modules:

@@ -15,7 +15,8 @@ def sleeping(run: Setup) -> dict[str, float]:
 
 def weight_bytes(run: Setup, met: float = 1.0) -> float:
     """Of an engine's GPU, with this share of the experts; EP beyond TP spreads experts further."""
-    m, p = run.model, run.layout
+    m = run.model
+    p = run.layout
     experts = m.moe_layers * m.experts * m.expert
     ranks = p.generation_tensor * p.generation_pipeline
     wider = max(1.0, p.generation_expert / p.generation_tensor)
@@ -33,7 +34,8 @@ def generation(run: Setup) -> dict[str, float]:
 
 def sequence_bytes(run: Setup, tokens: float) -> float:
     """Of an engine's GPU for a sequence of `tokens`: keys and values, and recurrent states."""
-    m, p = run.model, run.layout
+    m = run.model
+    p = run.layout
     number = 1 if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8") else 2
     split = 1 if m.attention.latent_kv else min(p.generation_tensor, m.kv_heads)
     seen = m.having("*") * tokens + m.having("W") * min(tokens, m.window)
@@ -48,7 +50,8 @@ def cached_sequences(run: Setup, tokens: float) -> float:
 
 def on_host(run: Setup) -> dict[str, float]:
     """Bytes of a node's memory: the reference, and what colocated training leaves there."""
-    p, made = run.layout, training(run)
+    p = run.layout
+    made = training(run)
     parts = [states(made, rank) for rank in range(p.pipeline)]
     compared = run["loss_fn.reference_policy_kl_penalty"]
     weights = max(s["weights"] for s in parts) if compared else 0.0

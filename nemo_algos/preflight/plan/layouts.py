@@ -86,7 +86,8 @@ class Plan(NamedTuple):
 
     def numbers(self) -> dict[str, Any]:
         """Everything, for scripts; FLOPs as the model needs them, without what is recomputed."""
-        run, total = self.run, self.run.rollouts * self.tokens
+        run = self.run
+        total = self.run.rollouts * self.tokens
         return {
             "layout": run.layout._asdict(),
             "gpu": run.gpu.name,
@@ -127,7 +128,8 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
 
 def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
     """The plan of a setup, for sequences of so many tokens on average."""
-    made, asleep = training(run), generation.sleeping(run)
+    made = training(run)
+    asleep = generation.sleeping(run)
     return Plan(
         run=run,
         tokens=mean,

@@ -10,8 +10,10 @@ from nemo_algos.preflight.plan.workload import Training
 
 def schedule(run: Training, rank: int) -> Iterator[tuple[str, int]]:
     """Forwards F and backwards B of a pipeline rank, with their chunk, in Megatron-Core's order."""
-    p, chunks = run.parallel, len(run.network.stages) // run.parallel.pipeline
-    group, total = p.warmup_group or p.pipeline, run.micro_batches * chunks
+    p = run.parallel
+    chunks = len(run.network.stages) // run.parallel.pipeline
+    group = p.warmup_group or p.pipeline
+    total = run.micro_batches * chunks
     behind = p.pipeline - rank - 1
     interleaved = 2 * behind + (chunks - 1) * group + p.extra_forward
     warmup = min(total, interleaved if chunks > 1 else behind)
@@ -28,13 +30,16 @@ def schedule(run: Training, rank: int) -> Iterator[tuple[str, int]]:
 
 def activations(run: Training, rank: int) -> dict[str, float]:
     """What is kept at the peak; and on top of it the loss, or the layers recomputed."""
-    p, net = run.parallel, run.network
-    mine, last = net.stages[rank :: p.pipeline], rank == p.pipeline - 1
+    p = run.parallel
+    net = run.network
+    mine = net.stages[rank :: p.pipeline]
+    last = rank == p.pipeline - 1
     kept, recomputed = (list(x) for x in zip(*(stage(run, s) for s in mine), strict=True))
     most, later = logits(run) if last else (0.0, 0.0)
     if last:
         kept[-1] += _ends(run, later)
-    held, best = 0.0, (0.0, 0.0, 0.0)
+    held = 0.0
+    best = (0.0, 0.0, 0.0)
     for kind, chunk in schedule(run, rank):
         if kind == "F":
             held += kept[chunk]
@@ -49,7 +54,8 @@ def activations(run: Training, rank: int) -> dict[str, float]:
 
 def _ends(run: Training, logits: float) -> float:
     """Of the last stage's final norm, and of what predicts further tokens."""
-    net, norm = run.network, 2 * run.kernels.number * run.own_tokens * run.network.hidden
+    net = run.network
+    norm = 2 * run.kernels.number * run.own_tokens * run.network.hidden
     depth = sum(layer(run, parts) + 2 * norm for depth in net.mtp for parts in depth)
     return norm + depth + len(net.mtp) * logits
 

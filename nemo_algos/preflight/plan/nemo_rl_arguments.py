@@ -36,7 +36,8 @@ def micro_batch_tokens(run: Setup) -> float:
 
 def training(run: Setup) -> Training:
     """The training of a resolved config; sequences as long as they may be."""
-    p, longest = run.layout, run["policy.max_total_sequence_length"]
+    p = run.layout
+    longest = run["policy.max_total_sequence_length"]
     sequences = micro_batch_tokens(run) * p.context / longest
     each = run["policy.train_global_batch_size"] / max(1, p.data)
     stages = 2 * p.pipeline  # more micro-batches hold no more than these
@@ -63,7 +64,8 @@ def training(run: Setup) -> Training:
 
 def _stages(run: Setup) -> tuple[tuple[str, ...], ...]:
     """Layers spread evenly but for what the config gives the first and last stage."""
-    layers, pp = run.model.layers, run.layout.pipeline
+    layers = run.model.layers
+    pp = run.layout.pipeline
     if pp == 1:
         return (layers,)
     given = [run.backend(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
@@ -78,7 +80,8 @@ def trainable(run: Setup) -> float:
     """The share of the parameters that has gradients: 1, or LoRA's."""
     for path in LORA:
         if run[f"{path}.enabled"]:
-            m, rank = run.model, run[f"{path}.dim"] or 8
+            m = run.model
+            rank = run[f"{path}.dim"] or 8
             ends = 4 * 2 * m.hidden_size + 3 * (m.hidden_size + m.intermediate_size)
             return rank * ends * m.num_hidden_layers / m.parameters
     return 1.0

@@ -35,7 +35,8 @@ def _figure(plans: list[Plan]) -> Markup:
 
 def _bars(axes: Any, plans: list[Plan]) -> None:
     names = list(dict.fromkeys(name for p in plans for name in p.training))
-    rows, starts = range(len(plans)), [0.0] * len(plans)
+    rows = range(len(plans))
+    starts = [0.0] * len(plans)
     for i, name in enumerate(names):
         widths = [p.training.get(name, 0.0) / GB for p in plans]
         axes.barh(rows, widths, left=starts, label=name, color=COLORS[i % len(COLORS)])

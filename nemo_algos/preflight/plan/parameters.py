@@ -25,9 +25,11 @@ class Held(NamedTuple):
 
 def attention(net: Network, p: Parallel) -> Held:
     """Its norm, projections and biases; a key/value group is copied where TP exceeds them."""
-    a, h = net.attention, net.hidden
+    a = net.attention
+    h = net.hidden
     norm = net.norm_vectors * h
-    heads, groups = a.heads / p.tensor, max(a.groups, p.tensor) / p.tensor
+    heads = a.heads / p.tensor
+    groups = max(a.groups, p.tensor) / p.tensor
     if a.latent_kv:
         query = a.latent_query * h + (a.latent_query or h) * heads * (a.size + a.rotary)
         down = h * (a.latent_kv + a.rotary)
@@ -46,14 +48,16 @@ def _mlp(net: Network, width: int, features: float) -> float:
 
 def mlp(net: Network, p: Parallel) -> Held:
     """A dense layer's norm and MLP."""
-    f, h = net.features / p.tensor, net.hidden
+    f = net.features / p.tensor
+    h = net.hidden
     biases = net.bias * ((1 + net.gated) * f + h)
     return Held(linear=_mlp(net, h, f), other=net.norm_vectors * h + biases)
 
 
 def experts(net: Network, p: Parallel) -> Held:
     """A mixture's norm, router, latent projections, shared expert and its share of the experts."""
-    e, h = _of(net), net.hidden
+    e = _of(net)
+    h = net.hidden
     each = _mlp(net, e.latent or h, e.features / p.expert_tensor)
     outside = h * e.number + 2 * h * e.latent + _mlp(net, h, e.shared / p.tensor)
     return Held(outside, e.number / p.expert * each, net.norm_vectors * h)
@@ -66,7 +70,8 @@ def _of(net: Network) -> Experts:
 
 def mamba(net: Network, p: Parallel) -> Held:
     """A mixer's norms, projections, convolution, and three vectors of its heads."""
-    m, h = net.mamba, net.hidden
+    m = net.mamba
+    h = net.hidden
     assert m is not None, "a layer M belongs to a network with Mamba"
     convolved = m.inner + 2 * m.groups * m.state
     linear = h * (m.inner + convolved + m.heads) + m.inner * h
@@ -87,7 +92,8 @@ def of_rank(net: Network, p: Parallel, rank: int) -> Held:
     """Of a pipeline rank: every p-th (virtual) stage, with the ends it has."""
     last = rank == p.pipeline - 1
     held = sum((of_layers(net, p, s) for s in net.stages[rank :: p.pipeline]), Held())
-    table, norm = net.vocabulary * net.hidden / p.tensor, net.norm_vectors * net.hidden
+    table = net.vocabulary * net.hidden / p.tensor
+    norm = net.norm_vectors * net.hidden
     if rank == 0:
         held += Held(other=table + net.positions * net.hidden + net.encoders)
     if last:

@@ -16,7 +16,8 @@ GB = 1e9
 def within(value: float, kind: str, digits: int = 0) -> str:
     """The value and its range: 9 of 10 tests were measured so near to what was predicted."""
     share = measured_errors()[kind]["nine_of_ten"]
-    low, high = value / (1 + share), value / (1 - share)
+    low = value / (1 + share)
+    high = value / (1 - share)
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
@@ -26,7 +27,8 @@ def totals(
     """Tokens, seconds, GPU-hours and their price until this step; each: a step's, if measured."""
     seconds = steps * (each or p.step_seconds)
     hours = seconds * p.run.layout.gpus / 3600
-    tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
+    tokens = steps * p.run.rollouts * p.tokens
+    cost = {"price": price * hours} if price else {}
     return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
 
 
@@ -37,7 +39,8 @@ def tables(
 
     ends: seconds of a step by tokens of its mean sequence, where the user gives no mean.
     """
-    run, lay = p.run, p.run.layout
+    run = p.run
+    lay = p.run.layout
     yield (
         f"{run.model.parameters / 1e9:.1f}B parameters ({run.model.active_parameters / 1e9:.1f}B "
         f"active) on {lay.nodes} x {lay.gpus_per_node} {run.gpu.name}; {lay.backend}, "
@@ -133,7 +136,8 @@ def _verdict(p: Plan, change: Change | None) -> str:
 
 def sizes(p: Plan) -> str:
     """A layout's name."""
-    lay, again = p.run.layout, p.run.backend("activation_checkpointing")
+    lay = p.run.layout
+    again = p.run.backend("activation_checkpointing")
     groups = f"TP {lay.tensor} PP {lay.pipeline} CP {lay.context} EP {lay.expert}"
     return f"{groups}{', recomputed' if again else ''}"
 

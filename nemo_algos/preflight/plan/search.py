@@ -14,8 +14,10 @@ from nemo_algos.preflight.check.snapshot import Release
 from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, of, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup
 
-PACKING, MICRO = "policy.sequence_packing.train_mb_tokens", "policy.train_micro_batch_size"
-DIVISOR, SCORED = "policy.make_sequence_length_divisible_by", "policy.logprob_batch_size"
+PACKING = "policy.sequence_packing.train_mb_tokens"
+MICRO = "policy.train_micro_batch_size"
+DIVISOR = "policy.make_sequence_length_divisible_by"
+SCORED = "policy.logprob_batch_size"
 ENDS = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
 KEYS = {n: f"{n}_model_parallel_size" for n in ("tensor", "pipeline", "expert")}
 KEYS["context"] = "context_parallel_size"
@@ -44,7 +46,9 @@ def _with(p: Plan, change: Change) -> Plan | None:
 
 def _training_changes(p: Plan) -> Iterator[Change]:
     """From what costs nothing to what costs most."""
-    run, lay, model = p.run, p.run.layout, p.run.model
+    run = p.run
+    lay = p.run.layout
+    model = p.run.model
     if lay.backend != "megatron":
         yield {f"{DTENSOR}.activation_checkpointing": True}
         yield {f"{DTENSOR}.tensor_parallel_size": 2 * lay.tensor}
@@ -77,7 +81,8 @@ def _generation_changes(p: Plan) -> Iterator[Change]:
 
 def possible(run: Setup) -> bool:
     """Whether the sizes of the groups divide what they divide."""
-    m, p = run.model, run.layout
+    m = run.model
+    p = run.layout
     heads = _splits(m, p.tensor) and _splits(m, p.generation_tensor)
     ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
     experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)

@@ -21,31 +21,40 @@ from nemo_algos.preflight.plan.workload import Training
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
 # share of the data sheet's BF16 FLOP/s that kernels reach, dense and with experts
-DENSE, EXPERTS = 0.40, 0.20
+DENSE = 0.40
+EXPERTS = 0.20
 BLACKWELL = {"GB200": 0.88, "B200": 0.88}  # of these, smaller
 FP8 = 1.28  # times as fast in FP8
 # seconds of launching the kernels, fitted on half of Megatron-LM's functional tests (docs/plan.md)
-PART, MIXTURE = 1.44e-3, 5.2e-3  # forward and backward of attention, MLP or Mamba; of experts
+# forward and backward of attention, MLP or Mamba; of experts
+PART = 1.44e-3
+MIXTURE = 5.2e-3
 SPLIT = 1.5  # times as long with tensor parallelism
 SYSTEM = {"A100": 1.27, "GB200": 1.25}  # times an H100's system
 SPLITTING = 0.95  # kept of it by each doubling of TP, CP, and of EP beyond NVLink
 READING = 0.6  # share of the data sheet's memory bandwidth that decoding reaches
 LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
 REDUCING = 15e-6  # of each of a layer's two all-reduces within NVLink
-BETWEEN, RACK = 60e-6, 25e-6  # and for each doubling of hosts, over InfiniBand or a rack's NVLink
+# and for each doubling of hosts, over InfiniBand or a rack's NVLink
+BETWEEN = 60e-6
+RACK = 25e-6
 TAIL = 3  # times the mean: the longest response of a model that was taught to end its answers
 CHAT = re.compile(r"instruct|chat|-it\b", re.IGNORECASE)  # in the name of such a model
 OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
 CPU_ADAM = 1e9  # parameters per second of a node: 200 bytes each of its memory at 200 GB/s
 # seconds of a layer, and bytes per second of all weights, which every engine's GPU sees; fitted on
 # five refits that NeMo-RL published (docs/plan.md)
-REFIT_LAYER, REFIT = 0.14, 48.2e9
-FIXED, SAMPLE = 2.0, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
+REFIT_LAYER = 0.14
+REFIT = 48.2e9
+# seconds: waking, sleeping, data; of a sample's reward and advantage
+FIXED = 2.0
+SAMPLE = 3.4e-3
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
     """FLOPs of one token in sequences of `tokens`."""
-    m, a = run.model, run.model.attention
+    m = run.model
+    a = run.model.attention
     weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tied)
     seen = m.having("*") * tokens / 2 + m.having("W") * min(tokens / 2, m.window)
     return 2 * weights + 2 * seen * a.heads * (a.size + a.rotary + a.value_size)
@@ -87,7 +96,8 @@ def nvlink_domain(run: Setup) -> int:
 
 def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     """Seconds of a token of `sequences` at once on an engine, `tokens` / 2 of each in the cache."""
-    p, e = run.layout, run.model.mixture
+    p = run.layout
+    e = run.model.mixture
     met = 1 - (1 - e.chosen / e.number) ** sequences if e else 1.0
     read = weight_bytes(run, met) + sequences * sequence_bytes(run, tokens / 2)
     hosts = max(1.0, p.generation_tensor / p.gpus_per_node)
@@ -142,7 +152,8 @@ def launches(run: Setup, tokens: float) -> float:
 def compute_seconds(run: Setup, tokens: float) -> tuple[float, float]:
     """Seconds of a forward of all samples, and of training; padded to the longest if not packed."""
     each = tokens if run.packing else longest(run, tokens)
-    least, reached = launches(run, tokens), _reached(run, micro_batches(run, tokens))
+    least = launches(run, tokens)
+    reached = _reached(run, micro_batches(run, tokens))
     forward = run.rollouts * each * forward_flops(run, each) / reached
     trained = forward * training_flops(run, each) / forward_flops(run, each)
     return (
@@ -163,7 +174,8 @@ def bound(experts: bool, computing: float, launching: float) -> float:
 
 def updating(run: Setup) -> float:
     """Seconds of a step's optimizer on the host: gradients there, AdamW, new weights back."""
-    made, nodes = training(run).states, run.layout.train_gpus / run.layout.gpus_per_node
+    made = training(run).states
+    nodes = run.layout.train_gpus / run.layout.gpus_per_node
     updated = made.on_host * made.trained * run.model.parameters / nodes
     moved = updated / run.layout.gpus_per_node * (made.gradient + made.weight)
     updates = passes(run) * run.rollouts / run["policy.train_global_batch_size"]

@@ -6,8 +6,11 @@ from nemo_algos.preflight.plan.workload import Training
 
 def states(run: Training, rank: int) -> dict[str, float]:
     """By component, on a pipeline rank."""
-    held, s, p = of_rank(run.network, run.parallel, rank), run.states, run.parallel
-    dense, sharded = p.data / s.instances, s.sharded or s.fully
+    held = of_rank(run.network, run.parallel, rank)
+    s = run.states
+    p = run.parallel
+    dense = p.data / s.instances
+    sharded = s.sharded or s.fully
     replicas = Held(dense, p.expert_data, dense) if sharded else Held(1, 1, 1)
     whole = Held(1, 1, 1) if not s.fully else replicas
     weights = _bytes(held, whole, s.weight)

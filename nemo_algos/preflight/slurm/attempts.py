@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from nemo_algos.preflight.slurm.steps import last_saved_step
 
-DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
+DRIVER = "logs/*-logs/ray-driver.log"
+BATCH = "slurm-*.log"
 LINE = re.compile(r"(\S+) (\d{1,12}) (\d{1,6}) (\d{1,6}) (\w+) \d{1,12}")  # of `attempts`
 STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
 OTHERS = re.compile(r"\+|srun:|slurmstepd|$")  # lines of a batch log that are not job.sh's

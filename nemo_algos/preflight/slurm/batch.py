@@ -126,7 +126,8 @@ def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
 
 def size(job: Job, plain: Mapping[str, Any]) -> str:
     """What a job takes at most, for a person."""
-    nodes, gpus = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
+    nodes = at(plain, "cluster.num_nodes")
+    gpus = at(plain, "cluster.gpus_per_node")
     hours = nodes * gpus * seconds(job.time) / 3600
     more = f" ({hours * (job.max_requeues + 1):g} with {job.max_requeues} requeues)"
     each = f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPU{'s' * (gpus > 1)}, {job.time} a job"

@@ -19,7 +19,9 @@ from nemo_algos.preflight.slurm import batch, modules, outputs
 from nemo_algos.preflight.slurm.batch import Job
 from nemo_algos.preflight.slurm.outputs import OUTPUTS
 
-SLOWER, HANGS = 10, 1800  # planned steps, and seconds at least, after which a run has stalled
+# planned steps, and seconds at least, after which a run has stalled
+SLOWER = 10
+HANGS = 1800
 
 
 class Sizes(NamedTuple):
@@ -58,7 +60,8 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     if not at(plain, "checkpointing.enabled"):
         reason = "the job resumes from checkpoints"
         yield Finding("checkpointing.enabled", f"must be true, because {reason}")
-    nodes, gpus = _nodes(job.partition), at(plain, "cluster.gpus_per_node")
+    nodes = _nodes(job.partition)
+    gpus = at(plain, "cluster.gpus_per_node")
     if counts := {node.gpus for node in nodes if node.gpus}:
         what = f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs"
         if gpus not in counts:
@@ -134,7 +137,8 @@ def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]
 
 def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Finding]:
     """What is probably not meant in a run without errors; step: its seconds by `plan`."""
-    gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
+    gpus = run.layout.gpus_per_node
+    most = 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
         what = f"the job takes whole nodes, but uses {gpus} GPUs of each"
         cure = f"Set --gpus-per-node {most} if nodes have more."

@@ -57,7 +57,8 @@ def prepare(
     step = placement.step_seconds(run)
     job, watch = placement.watched(job, run, step)
     findings += [*placement.warnings(run, job, folder, step), *([watch] if watch else [])]
-    options, script = batch.options(job, folder, plain), batch.script(job, folder, plain)
+    options = batch.options(job, folder, plain)
+    script = batch.script(job, folder, plain)
     return Submission(folder, written, script, options, batch.size(job, plain), findings)
 
 
@@ -79,7 +80,9 @@ def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[st
 
 def _values(text: str) -> list[str]:
     """Split at the commas outside of brackets and quotes."""
-    values, depth, quote = [""], 0, ""
+    values = [""]
+    depth = 0
+    quote = ""
     for letter in text:
         depth += (letter in "[{") - (letter in "]}") if not quote else 0
         if letter in "\"'":

@@ -59,7 +59,9 @@ def tail(run: Run, out: Out = OUT) -> None:
     Before the first attempt it follows the batch script.
     """
     (folder,) = _folders([run], out)
-    shown, offset, live = None, 0, True
+    shown = None
+    offset = 0
+    live = True
     while live:
         live = _alive(folder)
         log = attempts.log(folder)
@@ -67,7 +69,8 @@ def tail(run: Run, out: Out = OUT) -> None:
             raise ValueError(f"{folder} has no log yet. See: nemo-algos slurm status {run}")
         if log and log != shown:
             echo(f"==> {log} <==", err=True)
-            shown, offset = log, max(log.stat().st_size - LAST, 0)
+            shown = log
+            offset = max(log.stat().st_size - LAST, 0)
         for _ in range(LOOK if live else 1):
             offset = _show(shown, offset) if shown else 0
             time.sleep(1 if live else 0)

@@ -28,7 +28,9 @@ FALLING = re.compile(  # 5 > x > 3
 )
 ABSOLUTE = re.compile(r"\||\\[lr]?vert(?![a-z])|\\abs(?![a-z])")
 JOINED = ((" or ", sympy.Union), (" and ", sympy.Intersection))
-EXACT, ROUNDED = 1e-9, 0.01  # relative differences
+# relative differences
+EXACT = 1e-9
+ROUNDED = 0.01
 
 
 def expression(text: str) -> Parsed:

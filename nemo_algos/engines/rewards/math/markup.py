@@ -8,7 +8,9 @@ import re
 
 from nemo_algos.engines.rewards.answers import boxes
 
-TAIL, AFTER = 4096, 512  # characters read before the last box, and behind it
+# characters read before the last box, and behind it
+TAIL = 4096
+AFTER = 512
 WHOLE = "\ue000"  # stands for a box or a formula
 WITHIN = r"(?:(?!\n\s*\n).){0,999}?"  # a paragraph
 FORMULA = re.compile(
@@ -40,7 +42,8 @@ def without_markup(text: str) -> str:
     if not places:
         return text
     start, end = places[-1]
-    first, last = max(0, start - TAIL), end + AFTER
+    first = max(0, start - TAIL)
+    last = end + AFTER
     if first:
         first = max(first, text.find("\n", first, start))  # a whole line, where there is one
     return text[:first] + _bared(text[first:last]) + text[last:]
@@ -49,7 +52,8 @@ def without_markup(text: str) -> str:
 def _bared(text: str) -> str:
     whole = _whole(text)
     pieces = [text[start:end] for start, end in whole]
-    ends, starts = [0, *(end for _, end in whole)], [*(start for start, _ in whole), len(text)]
+    ends = [0, *(end for _, end in whole)]
+    starts = [*(start for start, _ in whole), len(text)]
     between = (text[a:b] for a, b in zip(ends, starts, strict=True))
     skeleton = WHOLE.join(part.replace(WHOLE, " ") for part in between)
     for pattern in EMPHASIS:
@@ -62,7 +66,8 @@ def _bared(text: str) -> str:
 def _whole(text: str) -> list[tuple[int, int]]:
     """Where formulas are, and the innermost boxes outside them."""
     found = [(match.start(), match.end()) for match in FORMULA.finditer(text)]
-    whole, last = list[tuple[int, int]](), 0
+    whole = list[tuple[int, int]]()
+    last = 0
     for start, end in sorted(found + _innermost(boxes(text))):
         if start >= last:
             whole.append((start, end))

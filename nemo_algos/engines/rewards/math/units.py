@@ -67,7 +67,8 @@ def unit(answer: str) -> Expr | None:
     factors = [*FACTOR.finditer(match["units"])]
     if not is_unit(factors[0]["word"], match["number"]) and not TEXT.search(sloped(answer)):
         return None
-    found, below = Integer(1), False
+    found = Integer(1)
+    below = False
     for factor in factors:
         below = below or bool(factor["per"])
         named = _named(factor["word"]) or _prefixed(factor["word"])

@@ -21,7 +21,10 @@ from nemo_algos.engines.rewards.math.expressions import (
 from nemo_algos.engines.rewards.math.markup import without_markup
 from nemo_algos.engines.rewards.math.units import BASE, MODULUS, compound, unit
 
-TAIL, BOX, NEAR = 4096, 512, 80  # characters read: of the end, of a box, and behind a box
+# characters read: of the end, of a box, and behind a box
+TAIL = 4096
+BOX = 512
+NEAR = 80
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
 BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{latex.SCALE_WORD})\b)")
 # what a box that is a part of something larger, or is taken back, has before or behind it
@@ -173,7 +176,8 @@ def _equal(gold: Gold, text: str, given: Parsed) -> bool:
         if gold.is_whole:
             return False
         given = expressions.percent_as_value(given)
-    value, other = gold.parsed[0], given[0]
+    value = gold.parsed[0]
+    other = given[0]
     if isinstance(other, Eq) and isinstance(value, Expr):
         other = other.rhs
     other = complexified(other)
@@ -203,7 +207,8 @@ def _scale(gold: Expr) -> Expr:
     """The power of 10 that brings a small or large number into [0.1, 1), else 1."""
     # Math-verify rounds to 6 decimals, and to it all numbers below 1e-15 are 0.
     size = abs(gold.evalf())
-    small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
+    small = 0 < size < 0.1
+    large = gold.has(Float) and size >= 10**15
     return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
 
 

@@ -74,7 +74,8 @@ def search_grid(
     levels = {value: attempt({name: value}, change(value)) for value in grid}
     whole = all(isinstance(value, int) for value in grid)
     for _ in range(steps if len(levels) > 1 else 0):
-        known, best = sorted(levels), min(levels, key=levels.__getitem__)
+        known = sorted(levels)
+        best = min(levels, key=levels.__getitem__)
         if levels[best] > HELPS:
             break
         gaps = [gap for gap in pairwise(known) if best in gap]

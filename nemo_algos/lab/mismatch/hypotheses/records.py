@@ -215,7 +215,8 @@ def rounded(record: Record, expected: Array) -> Iterator[Fit]:
 def exchanged(record: Record, expected: Array) -> Iterator[Fit]:
     """Some responses hold the numbers of others."""
     parts = np.split(expected, np.flatnonzero(np.diff(record.row)) + 1)
-    predicted, moved = expected.copy(), 0
+    predicted = expected.copy()
+    moved = 0
     for i in np.flatnonzero(record.levels(expected) > CLOSE):
         own = record.only(record.row == i)
         best = parts[own.first([_of_another(own, part) for part in parts])]

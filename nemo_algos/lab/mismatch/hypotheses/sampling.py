@@ -26,9 +26,16 @@ PENALTIES = {
     "presence_penalty": np.linspace(-2, 2, 33),
     "frequency_penalty": np.linspace(-2, 2, 33),
 }
-COMMON, NOTICED = 64, 0.25  # ids whose bias is asked for; nats of one
-MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is none, as all are
-BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
+# ids whose bias is asked for; nats of one
+COMMON = 64
+NOTICED = 0.25
+# ids; of the level: one that gains less is none, as all are
+MOST = 24
+ENOUGH = 0.98
+HALF = 0.5
+# exp(bias): below, a token is banned; of one that is
+BANNED = 0.05
+LEAST = 1e-4
 
 Parameters = dict[str, dict[str, Any]]  # by the cause's name
 
@@ -123,7 +130,8 @@ class Biased:
     def __init__(self, logits: Logits, ids: Array) -> None:
         column = np.full(int(max(logits.ids.max(), logits.token.max(), ids.max())) + 1, -1)
         column[ids] = np.arange(len(ids))
-        self.base, self.drawn = logits.logprobs, column[logits.token]
+        self.base = logits.logprobs
+        self.drawn = column[logits.token]
         self.probs = np.zeros((len(self.base), len(ids)))
         where = column[logits.ids]
         rows, places = (where >= 0).nonzero()
@@ -173,7 +181,9 @@ def _suspects(record: Record, logits: Logits) -> Array:
 def _bias(record: Record, logits: Logits) -> Parameters | None:
     """One id after the other, as long as each explains more."""
     ids = _suspects(record, logits)
-    model, active, x = Biased(logits, ids), [], np.ones(len(ids))
+    model = Biased(logits, ids)
+    active = []
+    x = np.ones(len(ids))
     level = start = record.level(model.logprobs(x))
     for _ in range(MOST):
         slope = model.slope(x) / record.scale[:, None]
@@ -184,9 +194,12 @@ def _bias(record: Record, logits: Logits) -> Parameters | None:
         after = record.level(model.logprobs(now))
         if after > ENOUGH * level:
             break
-        active, x, level = [*active, int(gain.argmax())], now, after
+        active = [*active, int(gain.argmax())]
+        x = now
+        level = after
     moved = np.abs(np.log(x)) > NOTICED
-    ids, x = ids[moved], x[moved]
+    ids = ids[moved]
+    x = x[moved]
     banned = np.less(x, BANNED)
     if not len(ids) or level > HALF * start:
         return None

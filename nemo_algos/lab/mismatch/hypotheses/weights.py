@@ -87,7 +87,8 @@ def partial_weights(case: Case, attempt: Attempt) -> None:
 
         for kind, pattern in KINDS.items():
             some(kind, pattern)
-        low, high = 0, case.network.model.config.num_hidden_layers
+        low = 0
+        high = case.network.model.config.num_hidden_layers
         while high - low > 1:
             middle = (low + high) // 2
             first = layers(low, middle) < layers(middle, high)

@@ -18,17 +18,30 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls.txt")
 with open(TABLE) as file:
     ALLOWED = [line.split() for line in file]
 WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
-AF_UNIX, MSG_OOB = 1, 1
+AF_UNIX = 1
+MSG_OOB = 1
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: <asm-generic/ioctls.h>
 TERMINAL_AND_FLAGS = {0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451}
 DUPLICATE_AND_FLAGS = {*range(5), 1030}  # F_DUPFD to F_SETFL, F_DUPFD_CLOEXEC: <linux/fcntl.h>
 GET_DUMPABLE_AND_NAME = {3, 15, 16}  # <linux/prctl.h>
 WAIT_AND_WAKE = {0, 1, 9, 10}  # <linux/futex.h>
 X32 = 0x40000000  # numbers from here on are x86_64's calls by another name
-SET_SECCOMP, FILTER = 22, 2  # <linux/prctl.h>, <linux/seccomp.h>
-LOAD, AND, EQUAL, AT_LEAST, GIVE = 0x20, 0x54, 0x15, 0x35, 0x06  # <linux/bpf_common.h>
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
-ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+# <linux/prctl.h>, <linux/seccomp.h>
+SET_SECCOMP = 22
+FILTER = 2
+# <linux/bpf_common.h>
+LOAD = 0x20
+AND = 0x54
+EQUAL = 0x15
+AT_LEAST = 0x35
+GIVE = 0x06
+# offsets in struct seccomp_data
+NUMBER = 0
+ARCHITECTURE = 4
+FIRST_ARGUMENT = 16
+ALLOW = 0x7FFF0000
+REFUSE = 0x00050000 | errno.EPERM
+KILL = 0x80000000
 
 Line = tuple[int, int, int, int]  # code, lines to skip where true, where not, operand
 Rule = tuple[int, int, set[int]]  # an argument, the bits of it that count, what they may be
@@ -50,7 +63,8 @@ def restrict() -> None:
 
 def lines(machine: str, process: int) -> list[Line]:
     """The filter of a process on an architecture. Calls of any other architecture kill it."""
-    rules, numbers = _rules(process), _numbers(machine)
+    rules = _rules(process)
+    numbers = _numbers(machine)
     return [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUAL, 1, 0, ARCHITECTURES[machine]),

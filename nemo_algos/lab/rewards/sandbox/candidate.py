@@ -103,14 +103,16 @@ class _Script:
         self._codes = codes
 
     def __call__(self, text: str) -> str:
-        module, written = types.ModuleType(SCRIPT), io.BytesIO()
+        module = types.ModuleType(SCRIPT)
+        written = io.BytesIO()
         # exit and quit are site's, which is not loaded
         module.__dict__.update(exit=sys.exit, quit=sys.exit, open=_open)
         sys.modules[SCRIPT] = module
         # Held here, because they close with the last reference, and a program may put others there.
         given = io.TextIOWrapper(io.BytesIO(text.encode(errors="replace")), "utf-8")
         taken = io.TextIOWrapper(written, "utf-8", "replace", write_through=True)
-        sys.stdin, sys.stdout = given, taken
+        sys.stdin = given
+        sys.stdout = taken
         with suppress(SystemExit):
             for code in self._codes:
                 exec(code, module.__dict__)

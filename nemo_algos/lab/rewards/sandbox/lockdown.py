@@ -24,12 +24,24 @@ READABLE = ("/usr", "/lib", "/lib64", sys.base_prefix)  # the interpreter and it
 LANDLOCK = {1: "Landlock: files", 4: "Landlock: TCP", 6: "Landlock: signals"}  # by its version
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
-NEWNS, NEWUTS, NEWIPC = 0x00020000, 0x04000000, 0x08000000
-NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
-RDONLY, NOSUID, NODEV, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+NEWNS = 0x00020000
+NEWUTS = 0x04000000
+NEWIPC = 0x08000000
+NEWUSER = 0x10000000
+NEWPID = 0x20000000
+NEWNET = 0x40000000
+RDONLY = 1
+NOSUID = 2
+NODEV = 4
+REMOUNT = 32
+BIND = 4096
+REC = 16384
+PRIVATE = 1 << 18
 RECURSIVE = 0x8000
 KEPT = 2 | 4 | 8 | 1024 | 2048  # mount flags that a user namespace may not take away
-SET_PDEATHSIG, SET_DUMPABLE, SET_NO_NEW_PRIVS = 1, 4, 38
+SET_PDEATHSIG = 1
+SET_DUMPABLE = 4
+SET_NO_NEW_PRIVS = 38
 
 
 class Lock:
@@ -84,7 +96,8 @@ class Lock:
         self._call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
 
     def _enter_namespaces(self) -> None:
-        uid, gid = os.getuid(), os.getgid()
+        uid = os.getuid()
+        gid = os.getgid()
         flags = NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET
         self._call("unshare", flags | (NEWUSER if uid else 0))
         if uid:

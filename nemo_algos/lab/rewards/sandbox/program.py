@@ -33,7 +33,8 @@ class Program:
     """
 
     def __init__(self, channel: socket.socket, seconds: float):
-        self._channel, self._seconds = channel, seconds
+        self._channel = channel
+        self._seconds = seconds
         self._expires = time.monotonic() + seconds * PATIENCE
         self.asked = 0
         self.failure: Literal["", "gone", "stuck", "broken", "misused", "late", "killed"] = ""
@@ -43,7 +44,8 @@ class Program:
         try:
             confined = plain.receive(self._channel, self._seconds_left) == "confined"
         except TimeoutError:
-            self.failure, confined = "stuck", True
+            self.failure = "stuck"
+            confined = True
         except ConnectionError:
             confined = False
         if not confined:

@@ -67,7 +67,8 @@ def write_answer(form: str, answer: str) -> str:
 
 def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
     """The responses to a row with this answer; others: those of other rows."""
-    gold, wrong = write_answer(form, answer), write_answer(form, wrong_answer(answer, others))
+    gold = write_answer(form, answer)
+    wrong = write_answer(form, wrong_answer(answer, others))
     digits = re.fullmatch(r"\d{2,}", answer) is not None
     last = re.search(r"(-?\d[\d,]*(?:\.\d+)?)\W*$", answer)
     sentence = last and len(re.findall(r"(?<!\\)\b[^\W\d_]{2,}", answer)) >= SENTENCE

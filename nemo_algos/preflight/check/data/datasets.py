@@ -49,7 +49,8 @@ class Loaded(NamedTuple):
 
 def stand_in(folder: Path, rows: str = "") -> Path:
     """Rows (problem, answer) as JSON lines in the folder: of the file `rows`, else 64 sums."""
-    path, rng = folder / "stand_in.jsonl", random.Random(0)
+    path = folder / "stand_in.jsonl"
+    rng = random.Random(0)
     if rows:
         path.write_bytes(Path(rows).read_bytes())
         return path
@@ -84,7 +85,9 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path, rows: str = ""
     """All data sets of the run; rows: a file in place of those not at hand. Raises Broken."""
     from nemo_rl.data import utils
 
-    data, gym = copy.deepcopy(config["data"]), uses_gym(config.get("env"))  # it fills in defaults
+    # it fills in defaults
+    data = copy.deepcopy(config["data"])
+    gym = uses_gym(config.get("env"))
     with _patched(utils, config, data, lambda: stand_in(folder, rows)) as (loaded, absent):
         env = None if gym else config["env"]
         made = utils.setup_response_data(tokenizer, data, env, is_vlm=is_vlm(data))
@@ -112,7 +115,8 @@ def _patched(
     """NeMo-RL's set-up with names for environments, and rows for what is not at hand."""
     loaded: list[tuple[Any, Any]] = []
     absent: list[Absent] = []
-    original, vlm = utils.load_response_dataset, is_vlm(data)
+    original = utils.load_response_dataset
+    vlm = is_vlm(data)
 
     def load_response_dataset(section: dict[str, Any]) -> Any:
         key = _key(data, section)

@@ -11,8 +11,10 @@ from nemo_algos.preflight.check.data.verdict import Stage, list_rows, share
 BINS = 20
 MANY = 0.05  # share of rows from which on a warning is a failure
 SOME = 0.01  # share of rows whose responses are cut short, from which on it is a warning
-LIMIT, TOTAL = "data.max_input_seq_length", "policy.max_total_sequence_length"
-NEW, ENGINE = "policy.generation.max_new_tokens", "policy.generation.vllm_cfg.max_model_len"
+LIMIT = "data.max_input_seq_length"
+TOTAL = "policy.max_total_sequence_length"
+NEW = "policy.generation.max_new_tokens"
+ENGINE = "policy.generation.vllm_cfg.max_model_len"
 
 
 def summary(lengths: Sequence[int]) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def judge(
 
     real: neither the rows nor the tokenizer stand in for others.
     """
-    plain, found = dict(config), summary([row.length for row in rows])
+    plain = dict(config)
+    found = summary([row.length for row in rows])
     if not real:
         what = "the rows or the tokenizer stand in for the run's own"
         stage.unchecked(f"Lengths of {name} were not judged: {what}.", LIMIT, **found)

@@ -43,7 +43,8 @@ def _problems(
     stage: Stage, rows: Sequence[Row], tokenizer: Any, key: str, section: Mapping[str, Any]
 ) -> None:
     """Python's format puts the problem into the first {}: those of LaTeX are doubled."""
-    path, text = f"{key}.prompt_file", at_hand(section, "prompt_file")
+    path = f"{key}.prompt_file"
+    text = at_hand(section, "prompt_file")
     fields = [before for before, field, _, _ in Formatter().parse(text) if field is not None]
     if fields and fields[0].endswith("boxed"):
         stage.failed(

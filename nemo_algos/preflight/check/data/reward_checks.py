@@ -10,7 +10,9 @@ from nemo_algos.preflight.check.data.lengths import MANY
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
-WARN, FAIL = 1.0, 10.0  # seconds of one response
+# seconds of one response
+WARN = 1.0
+FAIL = 10.0
 # kinds of responses that must not be paid as the gold is, and what a message calls them
 KINDS = {
     "empty": "empty answers",
@@ -62,7 +64,8 @@ def judge(
         _silence(stage, key, scores)
     worst = _times(stage, key, scores)
     if before == stage.raised:
-        form, paid = scores.form, sum(_paid(scores))
+        form = scores.form
+        paid = sum(_paid(scores))
         stage.passed(
             f"`{key}` pays the gold answer as {form} in {paid} of {len(scores.rows)} rows, and "
             f"less for empty, wrong and truncated ones. A response takes "
@@ -90,7 +93,8 @@ def _same(stage: Stage, key: str, scores: Scores, reason: Callable[[str, str], s
     values = {value for kind in scores.rewards.values() for value in kind}
     if len(values) > 1:
         return False
-    row, reward = scores.rows[0], values.pop()
+    row = scores.rows[0]
+    reward = values.pop()
     said = reason(scores.golds[0], str(row.answer)) if not reward else ""
     why = f" On the gold answer of row {row.number:,} it ends with {said}." if said else ""
     stage.failed(
@@ -248,7 +252,8 @@ def _silence(stage: Stage, key: str, scores: Scores) -> None:
 
 def _times(stage: Stage, key: str, scores: Scores) -> str:
     worst = max(range(len(scores.rows)), key=lambda i: scores.seconds[i])
-    seconds, number = scores.seconds[worst], scores.rows[worst].number
+    seconds = scores.seconds[worst]
+    number = scores.rows[worst].number
     if seconds > WARN:
         say = stage.failed if seconds > FAIL else stage.warning
         say(

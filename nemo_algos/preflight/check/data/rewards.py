@@ -13,8 +13,12 @@ from nemo_algos.preflight.check.data.scoring import Judge, Unpaid
 from nemo_algos.preflight.check.data.stop_tokens import STRINGS
 from nemo_algos.preflight.check.data.verdict import Stage, cut
 
-ROWS, FEW = 64, 8  # on which it is tried; on which the form of an answer is found
-BUDGET, QUICK = 60.0, 0.5  # seconds for an environment; of a response that is tried on all rows
+# on which it is tried; on which the form of an answer is found
+ROWS = 64
+FEW = 8
+# seconds for an environment; of a response that is tried on all rows
+BUDGET = 60.0
+QUICK = 0.5
 
 
 class Known(NamedTuple):
@@ -38,7 +42,8 @@ def judge(
     lent: the rows are none of the run's, so that the environment may want other answers; stops:
     texts that end a response.
     """
-    key, known = f"env.{name}", known_answers(judge, rows)
+    key = f"env.{name}"
+    known = known_answers(judge, rows)
     try:
         judge.started()
         if not known:
@@ -89,7 +94,8 @@ def drawn(rows: Sequence[Row]) -> list[Row]:
     """ROWS of the rows, one drawn of each of as many equal parts: files are often sorted."""
     if len(rows) <= ROWS:
         return list(rows)
-    rng, edges = random.Random(0), [len(rows) * i // ROWS for i in range(ROWS + 1)]
+    rng = random.Random(0)
+    edges = [len(rows) * i // ROWS for i in range(ROWS + 1)]
     return [rows[rng.randrange(low, high)] for low, high in pairwise(edges)]
 
 
@@ -128,7 +134,8 @@ def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
     for kind in ASKED:
         rewards[kind] = judge.rewards([getattr(one, kind) for one in trials], golds)
     rewards[AGAIN] = judge.rewards([one.gold for one in trials], golds)
-    rows, seconds = [row for row, _ in known], [seconds for _, seconds in timed]
+    rows = [row for row, _ in known]
+    seconds = [seconds for _, seconds in timed]
     sentences = frozenset(row.number for row, one in zip(rows, trials, strict=True) if one.short)
     return Scores(rows, [one.gold for one in trials], form, rewards, seconds, sentences)
 

@@ -39,7 +39,8 @@ def read(parts: list[Any], numbers: list[int], most: int = MOST) -> Iterator[Row
 
 
 def _row(part: Any, index: int, number: int) -> Row:
-    entry, task = {}, ""
+    entry = {}
+    task = ""
     try:
         entry = part.dataset[index]
         task = str(entry.get("task_name", ""))
@@ -47,7 +48,8 @@ def _row(part: Any, index: int, number: int) -> Row:
     except Exception as error:  # whatever a data set or a processor raises
         said = cut(f"{type(error).__name__}: {error}")
         return Row(number, task, fault=_unlike(entry) or said)
-    problem, info = _problem(entry), datum.get("extra_env_info") or {}
+    problem = _problem(entry)
+    info = datum.get("extra_env_info") or {}
     answer = info.get("ground_truth")
     if answer == "None" and entry.get("expected_answer", "") is None:
         answer = None  # math_data_processor makes a text of anything
@@ -106,7 +108,8 @@ def squeeze(text: str) -> str:
 
 def faults_in_file(section: Mapping[str, Any], most: int = 5) -> list[str]:
     """Lines of a .jsonl that no reader can take as rows of texts, with the reason."""
-    path, found = Path(str(section.get("data_path") or ".")), []
+    path = Path(str(section.get("data_path") or "."))
+    found = []
     if path.suffix != ".jsonl" or not path.is_file():
         return []
     keys = (section.get("input_key") or "input", section.get("output_key") or "output")

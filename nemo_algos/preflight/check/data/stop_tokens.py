@@ -6,7 +6,8 @@ from typing import Any
 from nemo_algos.config import at
 from nemo_algos.preflight.check.data.verdict import Stage, share
 
-NAME, STOPS = "policy.tokenizer.name", "policy.generation.stop_token_ids"
+NAME = "policy.tokenizer.name"
+STOPS = "policy.generation.stop_token_ids"
 STRINGS = "policy.generation.stop_strings"
 SOME = 0.01  # share of ids up to which reserved ones may have been given names
 
@@ -70,7 +71,8 @@ def _end_of_turn(stage: Stage, tokenizer: Any, before: str, after: str, stops: l
     opens, ends = (
         tokenizer(text.strip(), add_special_tokens=False)["input_ids"] for text in (before, after)
     )
-    end, marks = ends[:1], special.intersection(opens) - {tokenizer.bos_token_id}
+    end = ends[:1]
+    marks = special.intersection(opens) - {tokenizer.bos_token_id}
     if stops and marks and not special.intersection(ends):
         stage.warning(
             f"The chat template ends an answer with {after!r}, and generation only stops at "

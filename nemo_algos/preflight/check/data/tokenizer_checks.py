@@ -10,7 +10,8 @@ from nemo_algos.preflight.check.data.stop_tokens import NAME
 from nemo_algos.preflight.check.data.verdict import Stage, cut
 
 TEMPLATE = "policy.tokenizer.chat_template"
-ASKED, SAID = "What is 2 + 3?", "It is 5."
+ASKED = "What is 2 + 3?"
+SAID = "It is 5."
 
 
 def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
@@ -18,7 +19,8 @@ def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
 
     asked: its name as the user wrote it.
     """
-    section, vlm = config["policy"]["tokenizer"], is_vlm(config["data"])
+    section = config["policy"]["tokenizer"]
+    vlm = is_vlm(config["data"])
     stands_in = str(section["name"]) == str(stand_in(stage.folder))
     reader = load(stage, section, vlm)
     if stands_in:

@@ -45,7 +45,8 @@ def judge_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     plain = old_policy.reconcile(_with_name(plain))
     config, wrong, findings = _parse(plain)
     findings += contradicted
-    method, corrected = plain.get("method"), plain.get("rollout_correction")
+    method = plain.get("method")
+    corrected = plain.get("rollout_correction")
     algorithm = None
     if isinstance(method, (dict, str)):
         algorithm = keep_errors(findings, lambda: build(method, corrected))

@@ -112,8 +112,10 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
 
 def response_length(run: LocalRun) -> Iterator[Finding]:
     """The answers fit into a response, as far as a tokenizer on disk, or their words, tell."""
-    data, policy = run["data"], run["policy"]
-    limit, boxed = policy.generation.max_new_tokens, "\\boxed" in data.prompt
+    data = run["data"]
+    policy = run["policy"]
+    limit = policy.generation.max_new_tokens
+    boxed = "\\boxed" in data.prompt
     reads = any(reward.function == VERIFIER for reward in data.functions.values())
     if data.task != "math" or not data.train or not reads:
         return
@@ -144,7 +146,8 @@ def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
 
 def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
     """Some prompt fits, as far as a tokenizer on disk tells."""
-    data, limit = run["data"], run["data.max_input_seq_length"]
+    data = run["data"]
+    limit = run["data.max_input_seq_length"]
     _ = run["policy.tokenizer"]
     if data.task != "math" or not limit or not Path(run.model).is_dir():
         return

@@ -27,12 +27,14 @@ UNREAD = {
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
 MODEL = "policy.model_name"
 SUPPORT = "policy.generation.support_replay"
-STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
+STOP = "grpo.stop_at_validation_metric"
+METRIC = "checkpointing.metric_name"
 
 
 def model_fits_task(run: LocalRun) -> Iterator[Finding]:
     """The countdown models know countdown's words only."""
-    tiny, task = run.model in SHAPES, run["data.task"]
+    tiny = run.model in SHAPES
+    task = run["data.task"]
     if (tiny and task == "math") or (not tiny and task in FAMILIES):
         cure = f"Use {TINY} for {', '.join(FAMILIES)}, or a transformers model for math."
         yield error(MODEL, f"{run.model} does not support `data.task={task}`. {cure}")
@@ -60,7 +62,8 @@ def experts(run: LocalRun) -> Iterator[Finding]:
 
 def unread(run: LocalRun) -> Iterator[Finding]:
     """What the countdown models, and the two tasks of ours, would not read."""
-    task, tiny = run["data"].task, run.model in SHAPES
+    task = run["data"].task
+    tiny = run.model in SHAPES
     reasons = dict.fromkeys(UNREAD.get(task, ()), f"`data.task={task}` does not use it")
     others = OF_TRANSFORMERS if tiny else ("policy.taught",)
     reasons |= dict.fromkeys(others, f"{run.model} does not support it")
@@ -83,7 +86,8 @@ def lora(run: LocalRun) -> Iterator[Finding]:
 
 def puzzle(run: LocalRun) -> Iterator[Finding]:
     """A family has its numbers, and room for its right responses."""
-    key, numbers = "policy.generation.max_new_tokens", run["data.numbers"]
+    key = "policy.generation.max_new_tokens"
+    numbers = run["data.numbers"]
     if (family := FAMILIES.get(run["data.task"])) is None:
         return
     if numbers not in family.numbers:
@@ -97,7 +101,8 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
 
 def support_replay(run: LocalRun) -> Iterator[Finding]:
     """Who draws from some tokens is the trainer only where that scores the same ones."""
-    filters, replays = run["policy.generation"].filters, run[SUPPORT]
+    filters = run["policy.generation"].filters
+    replays = run[SUPPORT]
     if replays and not filters:
         reason = "it replays the effect of top_p, top_k or min_p, and none of them is set"
         yield error(SUPPORT, f"{reason}. Set one of them, or set this to false.")
@@ -129,8 +134,10 @@ def one_update(run: LocalRun) -> Iterator[Finding]:
 
 def evaluations(run: LocalRun) -> Iterator[Finding]:
     """What an evaluation is asked for is what it measures, and it comes."""
-    grpo, ranked = run["grpo"], run[METRIC]
-    name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
+    grpo = run["grpo"]
+    ranked = run[METRIC]
+    name = grpo.stop_at_validation_metric
+    threshold = grpo.stop_at_validation_threshold
     source, _, metric = (ranked or "").partition(":")
     if ranked and (source not in ("train", "val") or not metric):
         yield error(METRIC, f"must be val:NAME or train:NAME, got {ranked!r}")
@@ -168,7 +175,8 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
 
 def reward_parts(run: LocalRun) -> Iterator[Finding]:
     """What a method reads by name is among the named rewards."""
-    algorithm, known = run.algorithm, [*(run["data.rewards"] or {})]
+    algorithm = run.algorithm
+    known = [*(run["data.rewards"] or {})]
     if algorithm is None or ":" in run["data.task"]:  # whose verdicts may have parts of their own
         return
     if "reward_parts" in algorithm.advantage_needs and not known:
@@ -192,7 +200,8 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
 def unit_rewards(run: LocalRun) -> Iterator[Finding]:
     """Functions in [0, 1] have a weighted sum there, where the method needs it."""
     weights = [reward.weight for reward in run.functions.values()]
-    low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
+    low = sum(w for w in weights if w < 0)
+    high = sum(w for w in weights if w > 0)
     if run.algorithm and None in run.algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
         reason = f"with these weights, rewards range from {low:g} to {high:g}"
         effect = f"{run.algorithm.name} stops at rewards outside 0 to 1"
@@ -202,7 +211,8 @@ def unit_rewards(run: LocalRun) -> Iterator[Finding]:
 
 def teacher(run: LocalRun) -> Iterator[Finding]:
     """A method that learns from a teacher has one, and it is no reference for a KL penalty."""
-    algorithm, penalty = run.algorithm, "loss_fn.reference_policy_kl_penalty"
+    algorithm = run.algorithm
+    penalty = "loss_fn.reference_policy_kl_penalty"
     if algorithm is None or "teacher" not in algorithm.needs:
         return
     if algorithm.advantages.params.teacher is None:
@@ -222,7 +232,8 @@ def correction(run: LocalRun) -> Iterator[Finding]:
 
 def task_has_data(run: LocalRun) -> Iterator[Finding]:
     """Files are math's."""
-    task, train = run["data.task"], run["data.train"]
+    task = run["data.task"]
+    train = run["data.train"]
     if task == "math" and train is None:
         reason = "the math task needs training data"
         cure = "Set `data.train.data_path` to a file of rows, or to a data set."

@@ -32,7 +32,8 @@ def known_to_work(optimizer: TorchClass, entries: Sequence[TorchClass | Mileston
 
 
 def _fits(component: TorchClass, classes: dict[str, Any]) -> bool:
-    known, kwargs = classes.get(component.name), component.kwargs
+    known = classes.get(component.name)
+    kwargs = component.kwargs
     if known is None or not {*known["needs"]} <= kwargs.keys() <= known["takes"].keys():
         return False
     return all(_within(value, *known["takes"][name]) for name, value in kwargs.items())

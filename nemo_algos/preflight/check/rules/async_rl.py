@@ -12,8 +12,10 @@ from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION, Asyn
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import WrongKey, error, note, warning
 
-FAILURE, ROUTER = "rollout_failure", "generation_router"
-WATCHDOG, FLEET = "stall_watchdog", "generation_fleet_health"
+FAILURE = "rollout_failure"
+ROUTER = "generation_router"
+WATCHDOG = "stall_watchdog"
+FLEET = "generation_fleet_health"
 GYM = f"{FAILURE}.nemo_gym"
 STALL = f"{WATCHDOG}.stall_timeout_s"
 SLOW = "a slow rollout would be reported as a stall"
@@ -56,7 +58,8 @@ def _section(run: Preflight) -> AsyncRL:
 
 def sampler_keys(run: Preflight) -> Iterator[Finding]:
     """The chosen sampler reads every key that is written for it."""
-    kind, path = SAMPLERS.get(run.sampler), f"{SECTION}.sampler"
+    kind = SAMPLERS.get(run.sampler)
+    path = f"{SECTION}.sampler"
     if not run.controlled or kind is None:
         return
     read = ["name", *kind.model_fields]
@@ -103,7 +106,8 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     """A prompt that is given up leaves a step that can close: in_order alone counts it."""
     if not run.controlled or run.sampler == "custom":
         return
-    failure, prompts = _section(run).rollout_failure, run["grpo.num_prompts_per_step"]
+    failure = _section(run).rollout_failure
+    prompts = run["grpo.num_prompts_per_step"]
     asked = [key for key in BUDGETS if getattr(failure, key)]
     replaces = failure.on_dropped_prompt == "replace"
     for key in asked if run.sampler != "in_order" else ():
@@ -121,7 +125,8 @@ def replacements(run: Preflight) -> Iterator[Finding]:
     """Prompts that replace others can be drawn, and are asked for."""
     if not run.controlled or _section(run).rollout_failure.on_dropped_prompt != "replace":
         return
-    failure, prompts = _section(run).rollout_failure, run["grpo.num_prompts_per_step"]
+    failure = _section(run).rollout_failure
+    prompts = run["grpo.num_prompts_per_step"]
     for key in ("max_replacement_attempts", "replacement_reserve_prompts"):
         if not getattr(failure, key):
             reason = "at 0, `on_dropped_prompt: replace` cannot replace any prompt"
@@ -139,7 +144,8 @@ def other_rollouts(run: Preflight) -> Iterator[Finding]:
     """Settings are of the rollouts that run: NeMo-RL's own, or NeMo Gym's."""
     if not run.controlled:
         return
-    gym, failure = uses_gym(run["env"]), _section(run).rollout_failure
+    gym = uses_gym(run["env"])
+    failure = _section(run).rollout_failure
     unread, whose = (failure.native, "NeMo-RL") if gym else (failure.nemo_gym, "NeMo Gym")
     usual = type(unread)()
     for key in type(unread).model_fields:

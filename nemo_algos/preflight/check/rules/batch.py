@@ -60,11 +60,13 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
     A chunk of the single controller is of any number of groups: of those that were ready.
     """
     group = run[GROUP]
-    streams, ranks = run.controlled and run.chunk < run[PROMPTS], max(run.layout.data, 1)
+    streams = run.controlled and run.chunk < run[PROMPTS]
+    ranks = max(run.layout.data, 1)
     batches = (group, group) if streams else (run[GLOBAL], run.rollouts)
     keys = ("train_micro_batch_size", "logprob_batch_size")
     for key, batch in zip(keys, batches, strict=True):
-        path, size = f"policy.{key}", run[f"policy.{key}"]
+        path = f"policy.{key}"
+        size = run[f"policy.{key}"]
         if not run.packing and batch % (ranks * size) and (streams or batch % ranks == 0):
             share = f"{batch}/{ranks}" if batch % ranks else batch // ranks
             of = " of one group, and groups may arrive one at a time" if streams else ""
@@ -127,7 +129,8 @@ def positions(run: Preflight) -> Iterator[Finding]:
 
 def prompt_length(run: Preflight) -> Iterator[Finding]:
     """Prompts leave room for a response, and their length is compared with a number."""
-    path, longest = "data.max_input_seq_length", run["policy.max_total_sequence_length"]
+    path = "data.max_input_seq_length"
+    longest = run["policy.max_total_sequence_length"]
     if run[path] is None and not run["env.should_use_nemo_gym"]:
         reason = "NeMo-RL's prompt processors fail if it is null"
         yield warning(path, f"{reason}. Set it to {longest}.")
@@ -145,7 +148,8 @@ def batch_multiplier(run: Preflight) -> Iterator[Finding]:
 
 def dataloaders(run: Preflight) -> Iterator[Finding]:
     """Several dataloaders take turns in whole batches."""
-    path, prompts = "data.num_prompts_per_dataloader", run[PROMPTS]
+    path = "data.num_prompts_per_dataloader"
+    prompts = run[PROMPTS]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
         found = near(run[path] or prompts, divisors(prompts))
         yield error(path, f"it does not divide the {prompts} prompts of a step. Set it to {found}.")

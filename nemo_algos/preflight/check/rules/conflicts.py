@@ -56,7 +56,8 @@ def fixed(run: Preflight) -> Iterator[Finding]:
 def forced_on_policy(run: Preflight) -> Iterator[Finding]:
     """Without a ratio, and with one update per batch, the old policy's log-probs are needless."""
     algorithm = run.known
-    path, own = "loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"
+    path = "loss_fn.force_on_policy_ratio"
+    own = "policy.train_global_batch_size"
     if not run[path]:
         return
     rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
@@ -114,7 +115,8 @@ def _clipped(algorithm: Algorithm) -> str:
 def corrections(run: Preflight) -> Iterator[Finding]:
     """The correction agrees with NeMo-RL's own keys of it."""
     algorithm = run.known
-    limit, threshold = run["mismatch.stop_above"], "grpo.seq_logprob_error_threshold"
+    limit = run["mismatch.stop_above"]
+    threshold = "grpo.seq_logprob_error_threshold"
     yield from contradictions(algorithm.correction, bool(run[CORRECTION]), limit)
     if algorithm.correction.bypass_mode and run[threshold] is not None:
         reason = "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not"
@@ -275,7 +277,8 @@ def fused_layers(run: Preflight) -> Iterator[Finding]:
 
 def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
     """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
-    path, section = f"{VLLM}.logprobs_mode", run[VLLM] or {}
+    path = f"{VLLM}.logprobs_mode"
+    section = run[VLLM] or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):
         yield Finding(path, f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}")

@@ -72,7 +72,8 @@ def images(run: Preflight) -> Iterator[Finding]:
     """What NeMo-RL's own script for prompts with images asserts, or takes no notice of."""
     if not is_vlm(run["data"]):
         return
-    path, trainer = f"{VLLM}.skip_tokenizer_init", "NeMo-RL trains on images with grpo_train only"
+    path = f"{VLLM}.skip_tokenizer_init"
+    trainer = "NeMo-RL trains on images with grpo_train only"
     if run.vllm and run[path] is not False:
         yield error(path, "prompts with images need vLLM's tokenizer. Set it to false.")
     if run["data_plane.enabled"]:
@@ -99,7 +100,8 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
 def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
     """The prompt asks for the format that the verifier reads."""
     for path, data in datasets(run):
-        env, asked = f"env.{data.get('env_name')}", _asked(data)
+        env = f"env.{data.get('env_name')}"
+        asked = _asked(data)
         if environment(run, data) not in MATH or asked is None:
             continue
         choice = run[f"{env}.verifier_type"] not in (None, "math")
@@ -121,7 +123,8 @@ def _asked(data: Mapping[str, Any]) -> list[str] | None:
     """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
     asked = [DATASETS[data["dataset_name"]]] if data.get("dataset_name") in DATASETS else []
     for name in filter(None, (data.get(k) for k in ("prompt_file", "system_prompt_file"))):
-        path, here = Path(str(name)), os.path.isfile(str(name))
+        path = Path(str(name))
+        here = os.path.isfile(str(name))
         if not here and path.name not in PROMPTS:
             return None
         text = path.read_text(errors="replace") if here else PROMPTS[path.name]
@@ -173,7 +176,8 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
 
 def validation_batches(run: Preflight) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
-    samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
+    samples = run["grpo.max_val_samples"]
+    batch = run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < (batch or 0):
         what = f"{batch} exceeds `grpo.max_val_samples: {samples}`"
         reason = "No batch would be validated, and the score would be 0"

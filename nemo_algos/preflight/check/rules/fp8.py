@@ -62,7 +62,8 @@ def fp8_rollouts(run: Preflight) -> Iterator[Finding]:
     """FP8 rollouts are corrected for, in scales and a cache that vLLM has."""
     if not run.vllm:
         return
-    fp8, mx = run[f"{VLLM}.precision"] == "fp8", run[f"{VLLM}.is_mx"]
+    fp8 = run[f"{VLLM}.precision"] == "fp8"
+    mx = run[f"{VLLM}.is_mx"]
     if fp8 and not run.corrected:
         reason = "FP8 rollouts are not sampled from the policy that is trained"
         yield Finding(

@@ -50,7 +50,8 @@ def splits_heads(model: Model, tensor: int) -> bool:
 
 def engine_heads(run: Preflight) -> Iterator[Finding]:
     """vLLM splits attention heads, and splits or copies key-value heads."""
-    m, tensor = run.model, run.layout.generation_tensor
+    m = run.model
+    tensor = run.layout.generation_tensor
     if run.vllm and m and not splits_heads(m, tensor):
         what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
         reason = f"the model's {what} do not divide over {tensor} ranks"
@@ -65,7 +66,8 @@ def engine_pipeline(run: Preflight) -> Iterator[Finding]:
 
 def engine_experts(run: Preflight) -> Iterator[Finding]:
     """vLLM's expert parallelism is its data x tensor parallelism."""
-    path, tensor = f"{VLLM}.expert_parallel_size", run.layout.generation_tensor
+    path = f"{VLLM}.expert_parallel_size"
+    tensor = run.layout.generation_tensor
     parts = run[path] or 1
     if run.vllm and parts > 1 and parts % tensor:
         what = f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}"

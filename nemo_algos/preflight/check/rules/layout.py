@@ -40,7 +40,8 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
 
 def train_ranks(run: Preflight) -> Iterator[Finding]:
     """A replica's GPUs divide those of training."""
-    a, groups = run.layout, ("tensor", "pipeline", "context")
+    a = run.layout
+    groups = ("tensor", "pipeline", "context")
     if a.train_gpus % a.model_ranks:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
         sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
@@ -53,7 +54,8 @@ def sizes_of(run: Preflight, group: str, *numbers: int) -> str:
 
     numbers: what of the model they must divide too.
     """
-    a, size = run.layout, getattr(run.layout, group)
+    a = run.layout
+    size = getattr(run.layout, group)
     beside = (a.expert_ranks if group == "expert" else a.model_ranks) // size
     if a.train_gpus % beside:
         return "Change it and another parallel size, or `cluster.num_nodes`."
@@ -73,7 +75,8 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
 
 def heads(run: Preflight) -> Iterator[Finding]:
     """Tensor parallelism splits attention heads."""
-    m, tensor = run.model, run.layout.tensor
+    m = run.model
+    tensor = run.layout.tensor
     if m and m.num_attention_heads % tensor:
         what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
         cure = sizes_of(run, "tensor", m.kv_heads)
@@ -82,7 +85,8 @@ def heads(run: Preflight) -> Iterator[Finding]:
 
 def kv_heads(run: Preflight) -> Iterator[Finding]:
     """Key-value heads are split too; Megatron may also copy them."""
-    m, tensor = run.model, run.layout.tensor
+    m = run.model
+    tensor = run.layout.tensor
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
         what = f"the model's {m.kv_heads} key-value heads do not divide over {tensor}"
         also = "" if run.megatron else " Or train with Megatron, which copies them."
@@ -92,7 +96,8 @@ def kv_heads(run: Preflight) -> Iterator[Finding]:
 
 def vocabulary(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
-    m, tensor = run.model, run.layout.tensor
+    m = run.model
+    tensor = run.layout.tensor
     if m and m.vocab_size % tensor:
         what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
         cure = sizes_of(run, "tensor", m.vocab_size)
@@ -108,7 +113,8 @@ def layers(run: Preflight) -> Iterator[Finding]:
     ends = [run[name] for name in names if run[name]]
     if not run.model or stages == 1:
         return
-    rest, middle = run.model.num_hidden_layers - sum(ends), stages - len(ends)
+    rest = run.model.num_hidden_layers - sum(ends)
+    middle = stages - len(ends)
     if rest < 0 or (rest % middle if middle > 0 else rest):
         what = f"{rest} layers do not divide evenly over {middle} pipeline stages"
         cure = sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
@@ -118,7 +124,8 @@ def layers(run: Preflight) -> Iterator[Finding]:
 
 def experts(run: Preflight) -> Iterator[Finding]:
     """Experts are split whole; a dense model has none."""
-    m, parts = run.model, run.layout.expert
+    m = run.model
+    parts = run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
         what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
         cure = sizes_of(run, "expert", m.experts) if m.experts else "Set it to 1."
@@ -128,7 +135,8 @@ def experts(run: Preflight) -> Iterator[Finding]:
 
 def sequence_parallel(run: Preflight) -> Iterator[Finding]:
     """Experts with tensor parallelism need it; without tensor parallelism there is none."""
-    a, path = run.layout, f"{run.section}.sequence_parallel"
+    a = run.layout
+    path = f"{run.section}.sequence_parallel"
     mixture = run.model and run.model.experts
     if run.megatron and a.tensor == 1 and a.sequence_parallel:
         yield error(path, "Megatron refuses it without tensor parallelism. Set it to false.")
@@ -138,7 +146,8 @@ def sequence_parallel(run: Preflight) -> Iterator[Finding]:
 
 def context_parallel(run: Preflight) -> Iterator[Finding]:
     """Megatron splits packed sequences, DTensor unpacked ones without sequence parallelism."""
-    a, packed = run.layout, "policy.sequence_packing.enabled"
+    a = run.layout
+    packed = "policy.sequence_packing.enabled"
     if a.context > 1 and run.megatron and not run[packed]:
         yield error(packed, "Megatron's context parallelism needs packing. Set it to true.")
     if a.context > 1 and not run.megatron and run[packed]:
@@ -150,7 +159,8 @@ def context_parallel(run: Preflight) -> Iterator[Finding]:
 
 def divisor(run: Preflight) -> Iterator[Finding]:
     """A packed sequence is cut into 2 CP parts, and each into TP with sequence parallelism."""
-    a, path = run.layout, "policy.make_sequence_length_divisible_by"
+    a = run.layout
+    path = "policy.make_sequence_length_divisible_by"
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
     if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:

@@ -48,7 +48,8 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
 
 def adapted_names(run: Preflight) -> Iterator[Finding]:
     """Every pattern names a module that the model has; without any there is nothing to train."""
-    path, names = _section(run), _linear(run)
+    path = _section(run)
+    names = _linear(run)
     unmet = [p for p in _of(run, "target_modules") if not any(_is_named(p, n) for n in names)]
     if path is None or not names or not unmet:
         return
@@ -80,11 +81,13 @@ def _is_named(pattern: str, name: str) -> bool:
 
 def adapted_head(run: Preflight) -> Iterator[Finding]:
     """The rollouts never get an adapter of an output layer that is tied to the embeddings."""
-    path, head = _section(run), "output_layer" if run.megatron else "lm_head"
+    path = _section(run)
+    head = "output_layer" if run.megatron else "lm_head"
     tied = run.model.tied if run.model else None
     if path is None or tied is False or not _adapts(run, head):
         return
-    key, names = _chosen(run), f"target_modules: {HEAD[head]}".replace("'", '"')
+    key = _chosen(run)
+    names = f"target_modules: {HEAD[head]}".replace("'", '"')
     cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
     what = f"the adapters include {head}, which vLLM does not have as a separate weight"
     drift = "Refit drops that adapter, and the sampler drifts from the trainer."
@@ -109,7 +112,9 @@ def adapted_experts(run: Preflight) -> Iterator[Finding]:
 
 def merged_update(run: Preflight) -> Iterator[Finding]:
     """Both backends merge adapters at refit, which loses what is below the weights' spacing."""
-    path, model, digits = _section(run), run.model, _digits(run)
+    path = _section(run)
+    model = run.model
+    digits = _digits(run)
     optimizer = f"{OPTIMIZER}.optimizer" if run.megatron else "policy.optimizer.name"
     rate = run[peak_rate(run)] if "adam" in str(run[optimizer]).lower() else None
     inside = run["policy.generation.backend"] == "megatron"
@@ -119,7 +124,8 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     xavier = run[f"{path}.{key}"] == "xavier"
     adapter = Adapter(run[f"{path}.dim"], run[f"{path}.alpha"], model.hidden_size, xavier)
     measured = stored(Path(run["policy.model_name"]))
-    weights, steps = measured or ASSUMED, _updates(run)
+    weights = measured or ASSUMED
+    steps = _updates(run)
     noise, straight = (
         unchanged(weights, adapter.update(rate * moves), digits) for moves in (sqrt(steps), steps)
     )
@@ -143,7 +149,8 @@ def _digits(run: Preflight) -> int | None:
 
 
 def _updates(run: Preflight) -> int:
-    epochs, batch = run["grpo.num_update_epochs"] or 1, run["policy.train_global_batch_size"]
+    epochs = run["grpo.num_update_epochs"] or 1
+    batch = run["policy.train_global_batch_size"]
     return max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
 
 

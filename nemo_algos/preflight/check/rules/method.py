@@ -69,7 +69,8 @@ def steep_gradient(run: Preflight) -> Iterator[Finding]:
 
 def paper_group(run: Preflight) -> Iterator[Finding]:
     """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
-    a, path = run.algorithm, "grpo.num_generations_per_prompt"
+    a = run.algorithm
+    path = "grpo.num_generations_per_prompt"
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
         reason = f"{a.name} estimates statistics from each group, and {run[path]} responses are few"
         yield warning(path, f"{reason} (the papers have 8). Set it to 8 or more.")

@@ -39,7 +39,8 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
 
 def dropout(run: Preflight) -> Iterator[Finding]:
     """The old log-probs are computed without it."""
-    adapters, found = PEFT if run.megatron else LORA, list[str]()
+    adapters = PEFT if run.megatron else LORA
+    found = list[str]()
     if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
         found.append(f"{adapters}.dropout")
     for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):

@@ -51,12 +51,14 @@ def precision_pairs(run: Preflight) -> Iterator[Finding]:
     """Two FP8 formats are two policies."""
     if not (run.vllm and run[f"{FP8}.enabled"]):
         return
-    recipe, generated = run[f"{FP8}.fp8_recipe"], "mxfp8" if run[f"{VLLM}.is_mx"] else "blockwise"
+    recipe = run[f"{FP8}.fp8_recipe"]
+    generated = "mxfp8" if run[f"{VLLM}.is_mx"] else "blockwise"
     if not _fp8(run):
         reason = "the policy is trained in FP8, but rollouts are sampled in another precision"
         yield warning(f"{VLLM}.precision", f"{reason}. Set it to fp8.")
     elif recipe != generated:
-        trained, drawn = SCALED.get(recipe, "whole tensors"), SCALED[generated]
+        trained = SCALED.get(recipe, "whole tensors")
+        drawn = SCALED[generated]
         reason = f"training scales {trained}, but rollouts scale {drawn}"
         yield warning(f"{FP8}.fp8_recipe", f"{reason}. Set it to {generated}.")
     elif recipe == "blockwise":
@@ -130,7 +132,8 @@ def _reached(run: Preflight, keyword: str) -> set[str]:
 
 def _cut(run: Preflight) -> set[str]:
     """Modules of which only some parts are left in BF16; of experts any part decides."""
-    words, cut = _keywords(run), set[str]()
+    words = _keywords(run)
+    cut = set[str]()
     for _, name, parts in _parts(run):
         left = [any(word in part for word in words) for part in parts]
         if any(left) and not all(left) and name != "mlp.experts":
@@ -140,7 +143,8 @@ def _cut(run: Preflight) -> set[str]:
 
 def _left(run: Preflight) -> dict[str, int]:
     """Modules that FP8 rollouts leave in BF16, and in how many layers."""
-    words, total = _keywords(run), run.model.num_hidden_layers if run.model else 0
+    words = _keywords(run)
+    total = run.model.num_hidden_layers if run.model else 0
     first, last = (int(run[key] or 0) for key in (FIRST, LAST))
     found = Counter[str]()
     for layer, name, parts in _parts(run):

@@ -49,7 +49,8 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
 def solutions(run: Preflight) -> Iterator[Finding]:
     """The answers are answers: verifiers of mathematics compare with all that a row has there."""
     for path, data in datasets(run):
-        rows, key = _rows(data) or [], str(data.get("output_key") or KEYS["output_key"])
+        rows = _rows(data) or []
+        key = str(data.get("output_key") or KEYS["output_key"])
         section = run[f"env.{environment(run, data)}"] or {}
         maths = environment(run, data) in MATH or "math" in str(section.get("verifier") or "")
         whole = [row for row in rows if "####" in str(row.get(key))]
@@ -63,7 +64,8 @@ def solutions(run: Preflight) -> Iterator[Finding]:
 def held_out(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL takes rows from training for validation, also where validation has its own."""
     for path, data in datasets(run):
-        key, size = f"{path}.split_validation_size", data.get("split_validation_size") or 0
+        key = f"{path}.split_validation_size"
+        size = data.get("split_validation_size") or 0
         if not is_number(size):
             continue
         if size > 1 and size % 1:
@@ -99,7 +101,8 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
 
 def _left(data: Mapping[str, Any]) -> int | None:
     """Rows to train on, less those split off for validation; None where they are not known."""
-    rows, size = _rows(data), data.get("split_validation_size") or 0
+    rows = _rows(data)
+    size = data.get("split_validation_size") or 0
     if rows is None or not is_number(size):
         return None
     return len(rows) - _held_out(size, len(rows))

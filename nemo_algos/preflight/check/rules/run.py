@@ -24,7 +24,8 @@ SOME = 0.01  # share of ids up to which reserved ones may have been given names
 ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
-WEIGHTS, OPTIMIZER = 2, 12
+WEIGHTS = 2
+OPTIMIZER = 12
 LONG = 100  # steps that one would miss
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
 
@@ -81,7 +82,8 @@ def _hub() -> Path:
 
 def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
     """The ids that the model reads are those of its own tokenizer, in either engine."""
-    path, model = "policy.tokenizer.name", str(run[NAME])
+    path = "policy.tokenizer.name"
+    model = str(run[NAME])
     name = str(run[path])
     if run[path] is None or name == model:
         return
@@ -128,7 +130,8 @@ def _vocabulary(name: str) -> dict[int, str]:
 
 def converted_model(run: Preflight) -> Iterator[Finding]:
     """Megatron starts from NeMo-RL's conversion of a folder where there is one, however old."""
-    name, again = str(run[NAME]), "policy.megatron_cfg.force_reconvert_from_hf"
+    name = str(run[NAME])
+    again = "policy.megatron_cfg.force_reconvert_from_hf"
     taken = run["policy.pretrained_checkpoint"] or run[again]
     if not run.megatron or taken or not os.path.isdir(name):
         return
@@ -150,7 +153,8 @@ def model_known(run: Preflight) -> Iterator[Finding]:
 
 def save_time(run: Preflight) -> Iterator[Finding]:
     """The last save comes before the job's end."""
-    found, limit = run[MUST_SAVE], run.seconds
+    found = run[MUST_SAVE]
+    limit = run.seconds
     parts = str(found).split(":")
     if found is None:
         if limit is not None:
@@ -168,8 +172,10 @@ def save_time(run: Preflight) -> Iterator[Finding]:
 
 def best_metric(run: Preflight) -> Iterator[Finding]:
     """Checkpoints are ranked by a metric that is there when they are saved."""
-    name, every = str(run[METRIC] or "train:"), run["grpo.val_period"] or 0
-    period, higher = run["checkpointing.save_period"] or 1, "checkpointing.higher_is_better"
+    name = str(run[METRIC] or "train:")
+    every = run["grpo.val_period"] or 0
+    period = run["checkpointing.save_period"] or 1
+    higher = "checkpointing.higher_is_better"
     if not run["checkpointing.enabled"]:
         return
     if run[higher] is False and name.partition(":")[2] in BETTER:
@@ -193,8 +199,10 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
 
 def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
-    path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
-    saves, what = run["checkpointing.enabled"], f"the run has {steps} steps"
+    path = "checkpointing.save_period"
+    steps = run["grpo.max_num_steps"]
+    saves = run["checkpointing.enabled"]
+    what = f"the run has {steps} steps"
     if saves and (run[path] or 0) > steps:
         yield warning(path, f"{what}, so only its end is saved. Set it below {steps}.")
     if not saves and steps > LONG:
@@ -204,7 +212,8 @@ def save_period(run: Preflight) -> Iterator[Finding]:
 
 def stop_loses(run: Preflight) -> Iterator[Finding]:
     """The monitor ends a run between two saves."""
-    path, every = "mismatch.stop_above", run["checkpointing.save_period"] or 1
+    path = "mismatch.stop_above"
+    every = run["checkpointing.save_period"] or 1
     what = "the run ends without a save when the mismatch is above this limit"
     if not run[path]:
         return
@@ -218,7 +227,8 @@ def stop_loses(run: Preflight) -> Iterator[Finding]:
 
 def end(run: Preflight) -> Iterator[Finding]:
     """Something bounds the run: the base configs have a million steps."""
-    path, epochs = "grpo.max_num_steps", run["grpo.max_num_epochs"]
+    path = "grpo.max_num_steps"
+    epochs = run["grpo.max_num_epochs"]
     if at(run.written, path) is not None or run[path] < ENDLESS:
         return
     or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
@@ -237,7 +247,8 @@ def checkpoint_bytes(run: Preflight) -> float | None:
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     """keep_top_k checkpoints and the one being written fit the disk."""
-    folder, keep = Path(str(run[FOLDER])), run["checkpointing.keep_top_k"] or 1
+    folder = Path(str(run[FOLDER]))
+    keep = run["checkpointing.keep_top_k"] or 1
     each = checkpoint_bytes(run)
     if each is None or not run["checkpointing.enabled"]:
         return
@@ -253,7 +264,8 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
 
 def save_format(run: Preflight) -> Iterator[Finding]:
     """The converter to Hugging Face's format reads what torch_save writes."""
-    path, fsdp = "checkpointing.model_save_format", "policy.dtensor_cfg"
+    path = "checkpointing.model_save_format"
+    fsdp = "policy.dtensor_cfg"
     second = run[f"{fsdp}.enabled"] and run[f"{fsdp}._v2"] and not run[f"{fsdp}.lora_cfg.enabled"]
     whole = run["checkpointing.save_consolidated"]
     if run["checkpointing.enabled"] and second and not whole and run[path] == "safetensors":
@@ -274,7 +286,8 @@ def resumes(run: Preflight) -> Iterator[Finding]:
 
 def wandb(run: Preflight) -> Iterator[Finding]:
     """Weights & Biases asks for a key when nobody is there to answer."""
-    mode, netrc = os.environ.get("WANDB_MODE"), Path.home() / ".netrc"
+    mode = os.environ.get("WANDB_MODE")
+    netrc = Path.home() / ".netrc"
     known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
     if run["logger.wandb_enabled"] and mode not in ("offline", "disabled") and not known:
         reason = "W&B needs WANDB_API_KEY, which is not set"
@@ -283,7 +296,8 @@ def wandb(run: Preflight) -> Iterator[Finding]:
 
 def validation_goal(run: Preflight) -> Iterator[Finding]:
     """Stopping at a validation score needs the score."""
-    metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
+    metric = run["grpo.stop_at_validation_metric"]
+    path = "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:
         what = f"the run stops when {metric} reaches this threshold, which is not set"
         yield error(path, f"{what}. Set it, such as to 0.5.")

@@ -121,7 +121,8 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
 
 def chunks(run: Preflight) -> Iterator[Finding]:
     """A chunk of groups has no statistic of the whole step, nor the counts of a term."""
-    a, prompts = run.algorithm, run[PROMPTS]
+    a = run.algorithm
+    prompts = run[PROMPTS]
     if a and run.controlled and run.chunk < prompts:
         for reader in whole_batch_readers(a):
             reason = f"{reader} needs the whole step at once, but groups arrive in chunks of"

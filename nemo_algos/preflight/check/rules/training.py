@@ -48,7 +48,8 @@ def logprob_chunks(run: Preflight) -> Iterator[Finding]:
 
 def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     """Megatron's optimizer knows the precision of training."""
-    path, precision = f"{OPTIMIZER}.bf16", run["policy.precision"]
+    path = f"{OPTIMIZER}.bf16"
+    precision = run["policy.precision"]
     aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
     if run.megatron and precision == "bfloat16" and aware and not run[path]:
         reason = "with `policy.precision: bfloat16`, the precision-aware optimizer needs it"
@@ -67,7 +68,8 @@ def known_precision(run: Preflight) -> Iterator[Finding]:
 
 def optimizer_offload(run: Preflight) -> Iterator[Finding]:
     """Megatron offloads a share of a distributed optimizer."""
-    share, path = f"{OPTIMIZER}.optimizer_offload_fraction", f"{OPTIMIZER}.optimizer_cpu_offload"
+    share = f"{OPTIMIZER}.optimizer_offload_fraction"
+    path = f"{OPTIMIZER}.optimizer_cpu_offload"
     if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
         what = "optimizer_cpu_offload moves this share of the optimizer"
         yield error(share, f"{what}, so it must be above 0 and at most 1. Set e.g. 1.0.")
@@ -84,7 +86,8 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
 
 def warmup(run: Preflight) -> Iterator[Finding]:
     """Warm-up ends before the decay and before the run."""
-    path, decay = f"{SCHEDULER}.lr_warmup_iters", run[f"{SCHEDULER}.lr_decay_iters"]
+    path = f"{SCHEDULER}.lr_warmup_iters"
+    decay = run[f"{SCHEDULER}.lr_decay_iters"]
     steps = run[path] or 0
     if run.megatron and decay is not None and steps >= decay:
         yield error(path, f"{steps} must be below lr_decay_iters: {decay}. Change one of them.")
@@ -110,7 +113,8 @@ def peak_rate(run: Preflight) -> str:
 
 def first_version(run: Preflight) -> Iterator[Finding]:
     """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
-    path, saved = f"{DTENSOR}._v2", "checkpointing.model_save_format"
+    path = f"{DTENSOR}._v2"
+    saved = "checkpointing.model_save_format"
     if run[path]:
         return
     if run["checkpointing.enabled"] and run[saved]:

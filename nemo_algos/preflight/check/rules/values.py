@@ -12,7 +12,8 @@ from nemo_algos.preflight.check.keys import ENVIRONMENTS, SPLITS
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.typed import Schema, is_number, misfits
 
-REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+COMPUTED = re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
 REQUIRED += ("data.train", "policy.dynamic_batching", "policy.generation", "policy.model_name")
 REQUIRED += ("policy.sequence_packing", "policy.tokenizer")
@@ -25,7 +26,8 @@ POSITIVE = (
     "policy.train_micro_batch_size",
 )  # fmt: skip
 MOST = 10**9  # of what is counted
-MCORE, GENERATION = "policy.megatron_cfg", "policy.generation"
+MCORE = "policy.megatron_cfg"
+GENERATION = "policy.generation"
 OURS = "grpo.adv_estimator"  # null confirms that the method's replaces it
 ALSO_NULL = (OURS, SECTION)  # async_rl: null is a base config of the controller without it
 
@@ -164,7 +166,9 @@ def _unlike_base(
 ) -> Iterator[Finding]:
     """Against NeMo-RL's own values: keys without a type, and sections that are not enabled."""
     for key, like in section.items():
-        value, path, like = found.get(key), f"{above}{key}", _referred(like, above, base)
+        value = found.get(key)
+        path = f"{above}{key}"
+        like = _referred(like, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
             yield from _unlike_base(value, like, base, f"{path}.")
         elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
