@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from nemo_algos.lab.evals.api_key import ApiKey
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel
 from nemo_algos.untrusted import decompress
 
 BUSY = {429, 503}  # the whole server

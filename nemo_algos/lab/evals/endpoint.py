@@ -12,8 +12,7 @@ from typing import Any
 from nemo_algos.lab.evals.api_key import ApiKey
 from nemo_algos.lab.evals.client import Client, Failed, Odd, Refused, Reply
 from nemo_algos.lab.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
-from nemo_algos.lab.evals.schema import SamplingSection
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel, SamplingSection
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
 ODD_IN_A_ROW = 8  # problems without a completion: it is the server then, not a request

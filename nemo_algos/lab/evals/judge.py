@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from nemo_algos.jsonl import append_lines, cut_broken_end, read_lines
 from nemo_algos.lab.evals.endpoint import Endpoint
-from nemo_algos.lab.evals.metrics.settings import Judge
 from nemo_algos.lab.evals.problem import Evaluation, Generation, Problem
 from nemo_algos.lab.evals.records import JudgementLine
-from nemo_algos.lab.evals.schema import SamplingSection
+from nemo_algos.lab.evals.schema import Judge, SamplingSection
 
 DIVERSITY = "gpt_diversity"
 # APMPO's, appendix K.6; it does not print how the solutions follow.

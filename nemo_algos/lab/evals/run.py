@@ -11,23 +11,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
+from rich.table import Column, Table
 
 from nemo_algos.config import ConfigError, Finding, as_written
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
 from nemo_algos.jsonl import replace
-from nemo_algos.lab.evals.benchmarks import Loaded, load
-from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS, Loaded, load
 from nemo_algos.lab.evals.judge import DIVERSITY, scores
-from nemo_algos.lab.evals.metrics.result import measure
+from nemo_algos.lab.evals.metrics import measure
 from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.lab.evals.problem import Generation, Sampler
-from nemo_algos.lab.evals.schema import EvalConfig, LocalModel, NemoRLFile
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.lab.evals.store import Store
-from nemo_algos.lab.evals.table import table
 from nemo_algos.preflight.check.local import resources
 
 STORED_AT_ONCE = 64
@@ -251,3 +250,40 @@ def _progress(done: str, total: int, console: Console) -> Iterator[Advance]:
                 console.print(f"{done} {progress.tasks[task].completed:.0f} of {total}")
 
         yield advance
+
+
+Measured = dict[str, Any]  # what measure() returns
+
+
+def table(results: list[Measured]) -> Table:
+    """A row per benchmark of the same number of samples, without columns that no benchmark has."""
+    n = results[0]["samples"]
+    columns: dict[str, Callable[[Measured], str]] = {
+        "benchmark": lambda m: m["benchmark"],
+        "problems": lambda m: str(m["problems"]),
+        "mean": _mean,
+        f"pass@{n}": lambda m: _number(m["curves"].get("pass@k")),
+        f"maj@{n}": lambda m: _number(m["curves"].get("maj@k")),
+        f"UCC@{n}": lambda m: _number(m["curves"].get("ucc@k")),
+        "boxed": lambda m: _number(m["scalars"].get("boxed")),
+        "unjudged": lambda m: str(sum(x for s, x in m["statuses"].items() if s != "ok")),
+    }
+    cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
+    cells = {name: column for name, column in cells.items() if any(column)}
+    first, *rest = cells
+    title = f"{n} samples per problem; mean (95 % CI)"
+    shown = Table(Column(first, no_wrap=True), *rest, title=title)
+    for row in zip(*cells.values(), strict=True):
+        shown.add_row(*row)
+    return shown
+
+
+def _mean(measured: Measured) -> str:
+    mean = measured["scalars"]["mean"]
+    interval = "" if mean["low"] is None else f" ({mean['low']:.3f}, {mean['high']:.3f})"
+    return f"{mean['value']:.3f}{interval}"
+
+
+def _number(measured: Measured | None) -> str:
+    """Of a scalar, or of a curve at the largest k."""
+    return f"{np.ravel(measured['value'])[-1]:.3f}" if measured else ""

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 
 from nemo_algos.lab.evals.api_key import ApiKey
-from nemo_algos.lab.evals.server import URL
+from nemo_algos.lab.evals.schema import URL
 from nemo_algos.lab.mismatch.responses import Responses
 
 Array = np.ndarray

@@ -12,9 +12,8 @@ from PIL import Image
 
 from nemo_algos.engines.data.rows import Row
 from nemo_algos.lab.evals.benchmarks import load
-from nemo_algos.lab.evals.benchmarks.choice import order
-from nemo_algos.lab.evals.benchmarks.source import Options
-from nemo_algos.lab.evals.benchmarks.vision import geometry3k
+from nemo_algos.lab.evals.benchmarks.boxed import geometry3k, order
+from nemo_algos.lab.evals.problem import Options
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_gpqa_options_in_the_order_of_their_hashes(read):
 
 
 def test_gpqa_order_in_another_process():
-    code = "from nemo_algos.lab.evals.benchmarks.choice import order; print(order(0, 'recB'))"
+    code = "from nemo_algos.lab.evals.benchmarks.boxed import order; print(order(0, 'recB'))"
     assert run([executable, "-c", code], capture_output=True, text=True).stdout == "[2, 1, 3, 0]\n"
 
 

@@ -8,8 +8,7 @@ from says import Says
 
 from nemo_algos.lab.evals.endpoint import Endpoint
 from nemo_algos.lab.evals.problem import Problem
-from nemo_algos.lab.evals.schema import SamplingSection
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel, SamplingSection
 
 PROBLEMS = [Problem("a", "1 + 1?", "2"), Problem("b", "1 + 2?", "3")]
 

@@ -21,8 +21,7 @@ from says import Says
 from nemo_algos.lab.evals import client, endpoint
 from nemo_algos.lab.evals.endpoint import Endpoint
 from nemo_algos.lab.evals.problem import Problem
-from nemo_algos.lab.evals.schema import SamplingSection
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel, SamplingSection
 
 PROBLEMS = [Problem(name, f"{name}?", "") for name in "abcdefghij"]
 

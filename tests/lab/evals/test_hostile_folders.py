@@ -20,8 +20,7 @@ from rich.console import Console
 from nemo_algos import config
 from nemo_algos.engines.local import checkpoint, tiny_policy
 from nemo_algos.engines.local.build import build_trainer
-from nemo_algos.lab.evals.benchmarks import BENCHMARKS
-from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
@@ -51,7 +50,7 @@ def cheap(tmp_path_factory):
         patch.setattr(
             "nemo_algos.engines.local.summary.plot", lambda folder, _: folder / "curves.png"
         )
-        patch.setattr("nemo_algos.lab.evals.benchmarks.source.PUZZLES", 2)
+        patch.setattr("nemo_algos.lab.evals.benchmarks.PUZZLES", 2)
         patch.setattr(tiny_policy, "WARM_STEPS", 1)
         patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield

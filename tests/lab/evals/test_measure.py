@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from nemo_algos.lab.evals.metrics.bootstrap import Bootstrap
-from nemo_algos.lab.evals.metrics.result import load, measure
-from nemo_algos.lab.evals.metrics.settings import Measure
+from nemo_algos.lab.evals.metrics import Bootstrap, load, measure
 from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
 from nemo_algos.lab.evals.problem import Evaluation, Problem
+from nemo_algos.lab.evals.schema import Measure
 
 RESPONSES = [
     "2 + 3 = 5, so x is 5",

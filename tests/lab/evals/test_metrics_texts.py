@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from nemo_algos.lab.evals.metrics.bleu import self_bleu
-from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
-from nemo_algos.lab.evals.metrics.similarity import (
+from nemo_algos.lab.evals.metrics.diversity import (
     TOKEN,
     Texts,
+    cluster_sizes,
     edit,
     edit_pairs,
     jaccard,
     pairs,
     rouge_l,
+    self_bleu,
     tfidf,
 )
 

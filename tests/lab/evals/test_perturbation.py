@@ -9,7 +9,7 @@ from test_local_sampler import PROBLEMS, asked, run, sampler  # noqa: F401  (run
 
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.local.experience import Experience
-from nemo_algos.lab.evals.perturbation import perturb
+from nemo_algos.lab.evals.local_sampler import perturb
 from nemo_algos.lab.evals.schema import LocalModel, Perturbation, parse_config
 
 END, GOES_ON = 0, 77

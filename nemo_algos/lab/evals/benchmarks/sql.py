@@ -8,8 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from nemo_algos.engines.data.rows import Row
-from nemo_algos.lab.evals.benchmarks.source import Options, info_of
-from nemo_algos.lab.evals.problem import Problem
+from nemo_algos.lab.evals.problem import Options, Problem, info_of
 
 PROMPT = (
     "A SQLite database has these tables:\n\n```sql\n{schema}\n```\n\n{question}\n\n"
