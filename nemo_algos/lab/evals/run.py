@@ -21,7 +21,6 @@ from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS, Loaded, load
-from nemo_algos.lab.evals.judge import DIVERSITY, scores
 from nemo_algos.lab.evals.metrics import measure
 from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.lab.evals.problem import Generation, Sampler
@@ -221,8 +220,11 @@ def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console)
     """The benchmark's metrics, which metrics.json now holds."""
     evaluation = store.evaluation(loaded.benchmark.answer_of)
     say = partial(console.print, markup=False, soft_wrap=True)
-    judge = config.metrics.judge
-    judged = {DIVERSITY: scores(evaluation, judge, store.folder, say)} if judge else {}
+    judged = dict[str, Any]()
+    if judge := config.metrics.judge:
+        from nemo_algos.lab.evals.judge import DIVERSITY, scores  # openai
+
+        judged[DIVERSITY] = scores(evaluation, judge, store.folder, say)
     with _progress("measured", len(evaluation.problems), console) as advance:
         more = {"workers": config.workers, "progress": lambda *_: advance(1), "judged": judged}
         metrics = measure(evaluation, config.metrics, **more)

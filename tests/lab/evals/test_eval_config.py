@@ -235,7 +235,7 @@ def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     code = (
         "import sys; from nemo_algos.cli import app\n"
         "try: app(['eval', 'eval/quatro.yaml', 'model.nam=x'])\n"
-        "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
+        "finally: print({'torch', 'sklearn', 'httpx', 'openai'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "set()\n")

@@ -254,16 +254,14 @@ def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):
     assert json.loads((tmp_path / "out/math/metrics.json").read_text())["correct"] == [8, 0, 0]
 
 
-def test_where_some_are_refused_what_is_there_is_measured(written, monkeypatch):
+def test_where_some_are_refused_what_is_there_is_measured(written):
     """Also by a run that asks only for what was refused, and is refused again."""
 
     def reply(body):
         odd = body["messages"][0]["content"].startswith("1")
         return (200, {"choices": []}) if odd else answer(body)
 
-    monkeypatch.setattr("nemo_algos.lab.evals.endpoint.FIRST_WAIT", 0.0)
-    written["model"]["retries"] = 1
-    for requests in (16 + 2 * 8, 2 * 8):
+    for requests in (16 + 8, 8):
         with server(reply) as (url, seen):
             _, metrics = run(written, url)
         assert metrics["statuses"] == {"ok": 16, "error": 8}
