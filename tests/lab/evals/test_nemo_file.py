@@ -54,7 +54,7 @@ def test_broken_files_are_refused(tmp_path):
         read(path)
     for text in ("[]", "{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match=r"\blist evaluation_data\b"):
+        with pytest.raises(ValueError, match=r"json\b.*\bNeMo-RL|evaluation_data|JSON object"):
             read(path)
     with pytest.raises(ValueError, match=r"eval"):
         read(tmp_path / "nowhere.json")

@@ -61,12 +61,6 @@ Read = Callable[[str], tuple[list[Row], str]]
 Problems = Callable[[list[Row], Options], Iterator[Problem]]
 AnswerOf = Callable[[str], str | None]
 
-MATH = "math"
-CHOICE = "choice"
-COUNTDOWN = "countdown"
-CODE = "code"
-SQL = "sql"
-
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -95,7 +89,7 @@ class Benchmark:
 
 
 def _countdown(name: str, numbers: int) -> Benchmark:
-    return Benchmark(name, _puzzles, COUNTDOWN, None, 5.0, Puzzles(numbers))
+    return Benchmark(name, _puzzles, "countdown", None, 5.0, Puzzles(numbers))
 
 
 def _puzzles(rows: list[Row], options: Options) -> Iterator[Problem]:
@@ -104,29 +98,29 @@ def _puzzles(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 
 def _math(name: str, hub: Hub | None, problems: Problems = boxed.problems) -> Benchmark:
-    return Benchmark(name, problems, MATH, answers.boxed, 5.0, hub)
+    return Benchmark(name, problems, "math", answers.boxed, 5.0, hub)
 
 
 def _gpqa(name: str) -> Benchmark:
     hub = Hub("Idavidrein/gpqa", "train", (name,))
-    return Benchmark(name, boxed.gpqa, CHOICE, answers.letter, 5.0, hub)
+    return Benchmark(name, boxed.gpqa, "choice", answers.letter, 5.0, hub)
 
 
 def _acpbench(kind: str, problems: Problems, answer_of: AnswerOf) -> Benchmark:
     tasks = ("app", "areach", "just", "land", "prog", "reach", "val")
     hub = Hub("ibm-research/acp_bench", "test", tuple(f"acp_{task}_{kind}" for task in tasks))
     files = f"*test.{kind}.json*"
-    return Benchmark(f"acpbench_{kind}", problems, CHOICE, answer_of, 5.0, hub, files)
+    return Benchmark(f"acpbench_{kind}", problems, "choice", answer_of, 5.0, hub, files)
 
 
 def _code(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
     # besides the program's seconds: the tests' own, and the start of a program
-    return Benchmark(name, problems, CODE, None, seconds + 5, hub)
+    return Benchmark(name, problems, "code", None, seconds + 5, hub)
 
 
 def _sql(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
     # the gold's query runs too, once per process
-    return Benchmark(name, problems, SQL, None, 2 * seconds + 5, hub)
+    return Benchmark(name, problems, "sql", None, 2 * seconds + 5, hub)
 
 
 # of the hub's data sets, and where they differ of the authors' files
@@ -152,7 +146,6 @@ SIZES: dict[str, tuple[int, ...]] = {
     "spider": (1034,),
     "bird": (1534,),
 }
-PLUS = code.PLUS_SECONDS
 _ALL = (
     _countdown("countdown", 3),
     _countdown("countdown_4", 4),
@@ -169,10 +162,15 @@ _ALL = (
     _acpbench("bool", boxed.acpbench_bool, answers.yes_no),
     _acpbench("mcq", boxed.acpbench_mcq, answers.letter),
     _code("humaneval", code.humaneval, code.SECONDS, Hub("openai/openai_humaneval", "test")),
-    _code("humaneval_plus", code.humaneval_plus, PLUS, Hub("evalplus/humanevalplus", "test")),
+    _code(
+        "humaneval_plus",
+        code.humaneval_plus,
+        code.PLUS_SECONDS,
+        Hub("evalplus/humanevalplus", "test"),
+    ),
     _code("mbpp", code.mbpp, code.SECONDS, Hub("google-research-datasets/mbpp", "test", ("full",))),
-    _code("mbpp_plus", code.mbpp_plus, PLUS, Hub("evalplus/mbppplus", "test")),
-    Benchmark("apps", code.apps, CODE, None, code.APPS_SECONDS + 5, None, folders=code.folders),
+    _code("mbpp_plus", code.mbpp_plus, code.PLUS_SECONDS, Hub("evalplus/mbppplus", "test")),
+    Benchmark("apps", code.apps, "code", None, code.APPS_SECONDS + 5, None, folders=code.folders),
     _sql("spider", sql.spider, sql.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
     _sql("bird", sql.bird, sql.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")),
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), boxed.geometry3k),
