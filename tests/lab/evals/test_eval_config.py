@@ -102,6 +102,10 @@ def test_papers_settings():
             plain({"run": "r"}, sampling={"logprobs": True}),
             ["sampling.logprobs: endpoint"],
         ),
+        (
+            plain(sampling={"perturbation": {"tokens": "any"}}),
+            ["sampling.perturbation: model.engine=local"],
+        ),
         (plain(benchmarks={}), ["benchmarks: one"]),
         (plain(benchmarks={"math500": None}), ["benchmarks: one"]),
         (
