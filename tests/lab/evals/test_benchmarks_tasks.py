@@ -185,10 +185,7 @@ def test_mbpp_plus_shows_the_list_and_runs_the_script(read):
     assert json.loads(problem.answer) == answer
     assert "```python\nimport math\nassert inc(1) == 2\n```" in problem.prompt
     assert "range(9)" not in problem.prompt
-    wrong = {
-        "list": "assert inc(1) == 2",
-        "Python": ["assert inc(1"],
-    }
+    wrong = {"list": "assert inc(1) == 2", "Python": ["assert inc(1"]}
     for message, tests in wrong.items():
         with pytest.raises(ValueError, match=f"row 1: .*{message}"):
             read("mbpp_plus", [row | {"test_list": tests}])
@@ -335,12 +332,6 @@ def test_geometry3k_sends_no_file_but_pictures_beside_the_rows(tmp_path, image, 
     assert len(str(refused.value)) < 400
 
 
-def test_a_picture_in_the_row_is_a_picture():
-    row = Row({"images": [{"bytes": b"root:x:0:0"}], "problem": "x", "answer": "1"}, "row 1")
-    with pytest.raises(ValueError, match=r"row 1.*picture"):
-        list(geometry3k([row], Options()))
-
-
 @pytest.mark.parametrize("name", ["../pets", "a" * 300, ".", "/etc", "a\0b"])
 def test_a_db_id_is_the_name_of_a_folder(read, databases, name):
     rows = [{"db_id": name, "question": "q", "query": "SELECT 1"}]
@@ -362,3 +353,6 @@ def test_geometry3k_pictures_of_the_hub_become_data_urls(tmp_path):
         assert head == "data:image/png;base64" and again.format == "PNG"
         assert again.size == (2, 1) and again.getpixel((0, 0)) == (255, 0, 0)
     assert jpg == "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+    row = Row({"images": [{"bytes": b"root:x:0:0"}], "problem": "x", "answer": "1"}, "row 1")
+    with pytest.raises(ValueError, match=r"row 1.*picture"):
+        list(geometry3k([row], Options()))

@@ -148,8 +148,7 @@ def test_nothing_complete_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "again"),
-    [("error", 2), ("timeout", 2), ("memory", 2), ("too_long", 0), ("ok", 0)],
+    ("status", "again"), [("error", 2), ("timeout", 2), ("memory", 2), ("too_long", 0), ("ok", 0)]
 )
 def test_what_another_run_may_change_is_judged_again(tmp_path, status, again):
     store = judged(tmp_path, 0.0, status)
