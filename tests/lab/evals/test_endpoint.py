@@ -77,7 +77,8 @@ def test_one_request_per_response_each_with_its_seed(monkeypatch):
         ({"completions": "Q: {prompt}\nA:"}, "completions", {"prompt": "Q: a?\nA:"}),
     ],
 )
-def test_what_is_sent(settings, path, sent):
+def test_what_is_sent(settings, path, sent, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     both = {"choices": [{"text": " 2", "finish_reason": "stop"}]}
     reply = both if "completions" in settings else completion(" 2")
     with server(lambda body: (200, reply)) as (url, seen):
@@ -90,8 +91,8 @@ def test_what_is_sent(settings, path, sent):
             )
             for s in ({}, settings)
         }
-    ((at, _, body),) = seen
-    assert (at, found.response, found.finish) == (f"/v1/{path}", " 2", "stop")
+    ((at, key, body),) = seen
+    assert (at, key, found.response, found.finish) == (f"/v1/{path}", None, " 2", "stop")
     assert body.items() >= sent.items() and not {"max_tokens", "logprobs"} & set(body)
     assert len(named) == 1 + bool(settings)
 
