@@ -126,6 +126,7 @@ NAN = b'{"choices": [{"message": {"content": "4"}}], "usage": {"completion_token
 THOUGHT = "<think>\none and one\n</think>\n2"
 RESPONSES = [  # reply, text, finish, tokens
     (completion("x", "length", 9), "x", "length", 9),
+    (completion("", tokens=0), "", "stop", 0),
     (choice({"content": None}), "", "stop", -1),
     (choice({}), "", "stop", -1),
     (choice({"content": [{"type": "text", "text": "4"}, {"type": "x"}, "2"]}), "42", "stop", -1),
