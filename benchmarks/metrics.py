@@ -24,13 +24,17 @@ import numpy as np
 import typer
 
 from nemo_algos.algorithms.core.pass_at_k import best_at_k_bootstrap
-from nemo_algos.lab.evals.metrics.bleu import self_bleu
-from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
-from nemo_algos.lab.evals.metrics.result import measure
-from nemo_algos.lab.evals.metrics.settings import Measure
-from nemo_algos.lab.evals.metrics.similarity import MATRICES, Texts, edit_pairs
+from nemo_algos.lab.evals.metrics import measure
+from nemo_algos.lab.evals.metrics.diversity import (
+    MATRICES,
+    Texts,
+    cluster_sizes,
+    edit_pairs,
+    self_bleu,
+)
 from nemo_algos.lab.evals.metrics.verdicts import maj_at_k, powers_of_two
 from nemo_algos.lab.evals.problem import Evaluation, Problem
+from nemo_algos.lab.evals.schema import Measure
 
 SOLUTIONS = 8
 SENTENCE = 14  # words

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from nemo_algos.algorithms.build import build
 from nemo_algos.cli import exit_on_error
 from nemo_algos.config import Section, at, did_you_mean, find, load, validate
-from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.untrusted import refuse_code
 
 HERE = Path(__file__).resolve().parent

@@ -100,12 +100,11 @@ def _verdict(
 
 def _probed(files: list[Path], url: str) -> list[Seen]:
     from nemo_algos.engines.mismatch.dump import read
-    from nemo_algos.lab.evals.api_key import ApiKey
     from nemo_algos.lab.mismatch.live import ROWS, Server, probed
     from nemo_algos.lab.mismatch.responses import gather
 
     some = gather([read(path) for path in files], ROWS)
-    return probed(Server(url, ApiKey("OPENAI_API_KEY")), some)
+    return probed(Server(url), some)
 
 
 def _show(verdict: Diagnosis) -> None:

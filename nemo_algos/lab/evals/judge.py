@@ -3,8 +3,6 @@
 judgements.jsonl    problem, answer, of (a hash of what was asked, and of whom)
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +12,10 @@ from numpy.typing import NDArray
 
 from nemo_algos.jsonl import append_lines, cut_broken_end, read_lines
 from nemo_algos.lab.evals.endpoint import Endpoint
-from nemo_algos.lab.evals.metrics.settings import Judge
 from nemo_algos.lab.evals.problem import Evaluation, Generation, Problem
 from nemo_algos.lab.evals.records import JudgementLine
-from nemo_algos.lab.evals.schema import SamplingSection
+from nemo_algos.lab.evals.schema import Judge, SamplingSection
+from nemo_algos.lab.evals.store import hash_of
 
 DIVERSITY = "gpt_diversity"
 # APMPO's, appendix K.6; it does not print how the solutions follow.
@@ -45,7 +43,7 @@ def scores(
     questions = _questions(evaluation)
     sampling = SamplingSection(samples=1)
     endpoint = Endpoint(judge, sampling, say)
-    keys = {p.id: _hash([endpoint.identity, sampling.model_dump(), p.prompt]) for p in questions}
+    keys = {p.id: hash_of([endpoint.identity, sampling.model_dump(), p.prompt]) for p in questions}
     file = folder / "judgements.jsonl"
     answers = _read_stored(file, keys)
 
@@ -91,7 +89,3 @@ def _read_stored(file: Path, keys: dict[str, str]) -> dict[str, str]:
     cut_broken_end(file)
     rows = read_lines(file, JudgementLine)
     return {row["problem"]: row["answer"] for row in rows if keys.get(row["problem"]) == row["of"]}
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

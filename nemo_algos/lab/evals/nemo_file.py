@@ -6,18 +6,30 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from nemo_algos.engines.rewards import Verdict
+from nemo_algos.jsonl import JsonObject, read_object
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS, Loaded
 from nemo_algos.lab.evals.problem import Add, Generation, Problem, Wanted
 from nemo_algos.lab.evals.records import LARGEST
 from nemo_algos.lab.evals.schema import NemoRLFile
-from nemo_algos.untrusted import content, from_json
 
 NAME = "evaluation_data.json"
 THEIRS = "NeMo-RL's own rewards"
-TYPES = {"response": str, "reward": (int, float), "extra_env_info": str}
+
+
+class _Item(JsonObject):
+    prompt: Any
+    response: str
+    reward: Annotated[float, Field(gt=-LARGEST, lt=LARGEST)]
+    extra_env_info: str
+
+
+class _Saved(JsonObject):
+    evaluation_data: Annotated[list[_Item], Field(min_length=1)]
 
 
 class ScoredResponse(NamedTuple):
@@ -44,36 +56,22 @@ def read(path: str | Path) -> list[ScoredResponse]:
     """
     path = Path(path)
     path = path / NAME if path.is_dir() else path
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Name eval.save_path of the NeMo-RL run.")
     try:
-        if not path.exists():
-            raise ValueError(f"{path} does not exist. Name eval.save_path of the NeMo-RL run.")
-        saved = from_json(content(path), str(path))
+        items = read_object(path, _Saved)["evaluation_data"]
     except ValueError as error:
         raise ValueError(f"{error} Perhaps its run was interrupted.") from None
-    items = saved.get("evaluation_data") if isinstance(saved, dict) else None
-    if not isinstance(items, list) or not items:
-        what = "must contain a list evaluation_data with an item"
-        raise ValueError(f"{path} {what}, as NeMo-RL writes it")
-    seen, rows = Counter[str](), [_row(path, number, item) for number, item in enumerate(items)]
-    for i, row in enumerate(rows):
-        rows[i] = row._replace(sample=seen[row.prompt])
-        seen[row.prompt] += 1
+    seen = Counter[str]()
+    rows = list[ScoredResponse]()
+    for item in items:
+        prompt = item["prompt"]
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
+        answer = _answer(item["extra_env_info"])
+        reward = float(item["reward"])
+        rows.append(ScoredResponse(text, item["response"], reward, seen[text], answer))
+        seen[text] += 1
     return rows
-
-
-def _row(path: Path, number: int, item: Any) -> ScoredResponse:
-    fields = item if isinstance(item, dict) else {}
-    wrong = [key for key, kind in TYPES.items() if not isinstance(fields.get(key), kind)]
-    if "reward" not in wrong and not (-LARGEST < fields["reward"] < LARGEST):
-        wrong.append("reward")  # NaN too
-    if wrong or "prompt" not in fields:
-        got = {key: fields[key] for key in wrong if key in fields}
-        shown = ", ".join(wrong or ["prompt"]) + (f": {str(got)[:200]}" if got else "")
-        raise ValueError(f"{path}: item {number} of evaluation_data has an invalid {shown}")
-    prompt = fields["prompt"]
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
-    answer = _answer(fields["extra_env_info"])
-    return ScoredResponse(text, fields["response"], float(fields["reward"]), 0, answer)
 
 
 def _answer(written: str) -> str | None:

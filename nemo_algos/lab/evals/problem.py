@@ -4,12 +4,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_algos.engines.data.prompts import Messages
+from nemo_algos.engines.data.prompts import Messages, TrainedPrompt
+from nemo_algos.engines.data.rows import Row
 
 REFUSED = "refused"
 URLS = ("http://", "https://", "data:")  # an image that begins so is no file
@@ -37,6 +39,34 @@ class Problem:
     def messages(self) -> Messages:
         """The conversation, which the prompt ends."""
         return [*self.before, {"role": "user", "content": self.prompt}]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a loader is given beside the rows.
+
+    seed: of the options' order. folder: of the file read, for images. databases: folder of the
+    SQLite files. counts: what a loader had to change or leave out, counted as it goes. trained: how
+    the model was asked in training, where the benchmark's own prompt is not wanted.
+    """
+
+    seed: int = 0
+    folder: Path = Path()
+    databases: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    trained: TrainedPrompt | None = None
+
+    def id_of(self, row: Row, place: int, *names: str) -> str:
+        """The row's own id, else its place (from 0), counted."""
+        own = row.get(*names)
+        if own is None:
+            self.counts["ids from the row number"] += 1
+        return str(place if own is None else own)
+
+
+def info_of(row: Row, *names: str) -> dict[str, str]:
+    """Those of the fields that are there, which the report shows beside the problem."""
+    return {name: str(row.get(name)) for name in names if row.get(name) is not None}
 
 
 class Generation(NamedTuple):

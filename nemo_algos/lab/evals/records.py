@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from nemo_algos.engines.rewards.pool import Status
 from nemo_algos.jsonl import JsonObject, Step
-from nemo_algos.lab.evals.metrics.settings import MOST_RESAMPLES, Similarity
+from nemo_algos.lab.evals.schema import MOST_RESAMPLES, Similarity
 
 LARGEST = 1e9  # of a reward; a mean of larger ones may be no number
 Count = Annotated[int, Field(ge=0, le=2**53)]

@@ -11,23 +11,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
+from rich.table import Column, Table
 
 from nemo_algos.config import ConfigError, Finding, as_written
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
 from nemo_algos.jsonl import replace
-from nemo_algos.lab.evals.benchmarks import Loaded, load
-from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
-from nemo_algos.lab.evals.judge import DIVERSITY, scores
-from nemo_algos.lab.evals.metrics.result import measure
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS, Loaded, load
+from nemo_algos.lab.evals.metrics import measure
 from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.lab.evals.problem import Generation, Sampler
-from nemo_algos.lab.evals.schema import EvalConfig, LocalModel, NemoRLFile
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.lab.evals.store import Store
-from nemo_algos.lab.evals.table import table
 from nemo_algos.preflight.check.local import resources
 
 STORED_AT_ONCE = 64
@@ -65,7 +63,8 @@ def _sample_all(
         for store in stores:
             held.enter_context(store.lock)
         while stores:  # one in memory at a time
-            each, store = loaded.pop(0), stores.pop(0)
+            each = loaded.pop(0)
+            store = stores.pop(0)
             _say_counts(each, console)
             _sample(asked, store, console)
             _verify(store, config.workers, each.benchmark.deadline, console)
@@ -107,7 +106,8 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
 
 def _load(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
-    loaded, findings = list[Loaded](), _wrong_verifiers(config)
+    loaded = list[Loaded]()
+    findings = _wrong_verifiers(config)
     for name, section in config.chosen.items():
         options = section.model_dump(include={"data", "seed", "databases"})
         asked = config.trained if section.prompt == "trained" else None
@@ -137,8 +137,10 @@ def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
 
 
 def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
-    benchmark, name = loaded.benchmark, loaded.benchmark.name
-    answers, verifier = benchmark.answer_of, config.chosen[name].verifier or benchmark.verifier
+    benchmark = loaded.benchmark
+    name = loaded.benchmark.name
+    answers = benchmark.answer_of
+    verifier = config.chosen[name].verifier or benchmark.verifier
     manifest = {
         "model": model.identity,
         "asked": config.model.model_dump(mode="json", exclude_none=True),
@@ -222,8 +224,11 @@ def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console)
     """The benchmark's metrics, which metrics.json now holds."""
     evaluation = store.evaluation(loaded.benchmark.answer_of)
     say = partial(console.print, markup=False, soft_wrap=True)
-    judge = config.metrics.judge
-    judged = {DIVERSITY: scores(evaluation, judge, store.folder, say)} if judge else {}
+    judged = dict[str, Any]()
+    if judge := config.metrics.judge:
+        from nemo_algos.lab.evals.judge import DIVERSITY, scores  # openai
+
+        judged[DIVERSITY] = scores(evaluation, judge, store.folder, say)
     with _progress("measured", len(evaluation.problems), console) as advance:
         more = {"workers": config.workers, "progress": lambda *_: advance(1), "judged": judged}
         metrics = measure(evaluation, config.metrics, **more)
@@ -241,7 +246,8 @@ def _progress(done: str, total: int, console: Console) -> Iterator[Advance]:
         transient=True,
         disable=not (total and console.is_terminal),
     ) as progress:
-        task, logged = progress.add_task(done, total=total), time.monotonic()
+        task = progress.add_task(done, total=total)
+        logged = time.monotonic()
 
         def advance(number: int) -> None:
             nonlocal logged
@@ -251,3 +257,40 @@ def _progress(done: str, total: int, console: Console) -> Iterator[Advance]:
                 console.print(f"{done} {progress.tasks[task].completed:.0f} of {total}")
 
         yield advance
+
+
+Measured = dict[str, Any]  # what measure() returns
+
+
+def table(results: list[Measured]) -> Table:
+    """A row per benchmark of the same number of samples, without columns that no benchmark has."""
+    n = results[0]["samples"]
+    columns: dict[str, Callable[[Measured], str]] = {
+        "benchmark": lambda m: m["benchmark"],
+        "problems": lambda m: str(m["problems"]),
+        "mean": _mean,
+        f"pass@{n}": lambda m: _number(m["curves"].get("pass@k")),
+        f"maj@{n}": lambda m: _number(m["curves"].get("maj@k")),
+        f"UCC@{n}": lambda m: _number(m["curves"].get("ucc@k")),
+        "boxed": lambda m: _number(m["scalars"].get("boxed")),
+        "unjudged": lambda m: str(sum(x for s, x in m["statuses"].items() if s != "ok")),
+    }
+    cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
+    cells = {name: column for name, column in cells.items() if any(column)}
+    first, *rest = cells
+    title = f"{n} samples per problem; mean (95 % CI)"
+    shown = Table(Column(first, no_wrap=True), *rest, title=title)
+    for row in zip(*cells.values(), strict=True):
+        shown.add_row(*row)
+    return shown
+
+
+def _mean(measured: Measured) -> str:
+    mean = measured["scalars"]["mean"]
+    interval = "" if mean["low"] is None else f" ({mean['low']:.3f}, {mean['high']:.3f})"
+    return f"{mean['value']:.3f}{interval}"
+
+
+def _number(measured: Measured | None) -> str:
+    """Of a scalar, or of a curve at the largest k."""
+    return f"{np.ravel(measured['value'])[-1]:.3f}" if measured else ""

@@ -1,5 +1,8 @@
 """The config of an evaluation. Loads no torch."""
 
+import json
+import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -10,11 +13,31 @@ from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, f
 from nemo_algos.engines.data.prompts import TrainedPrompt
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local.schema import LocalConfig, PolicySection
-from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
-from nemo_algos.lab.evals.metrics.settings import Measure
-from nemo_algos.lab.evals.server import EndpointModel
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 
-LONGEST_PART, LONGEST = 255, 4095  # bytes of one name in a path, and of a path, on Linux
+URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
+KEY_GOES = "Put a key into the environment variable of `model.api_key_env`."
+# keys of a request, and what decides them
+DECIDED = {
+    "model": "model.name",
+    **dict.fromkeys(("messages", "prompt"), "the benchmark"),
+    **dict.fromkeys(("n", "best_of"), "`sampling.samples`, as a request is for one response"),
+    **dict.fromkeys(("stream", "stream_options"), "answers are never streamed"),
+    "echo": "responses never include the prompt",
+    "seed": "sampling.seed",
+    "temperature": "sampling.temperature",
+    "top_p": "sampling.top_p",
+    "max_tokens": "sampling.max_tokens",
+    "logprobs": "sampling.logprobs",
+    **dict.fromkeys(("api_key", "Authorization", "authorization"), KEY_GOES),
+    **dict.fromkeys(("headers", "extra_headers"), KEY_GOES),
+}
+Similarity = Literal["tfidf", "rouge_l", "jaccard", "edit", "embedding"]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+MOST_RESAMPLES = 100_000  # of 500 problems they take 400 MB
+# bytes of one name in a path, and of a path, on Linux
+LONGEST_PART = 255
+LONGEST = 4095
 
 
 def _can_be_opened(path: str) -> str:
@@ -71,6 +94,69 @@ class LocalModel(Section):
         return data.trained if data.task == "math" else None
 
 
+class EndpointModel(Section):
+    """An OpenAI-compatible server, such as vLLM's."""
+
+    engine: Literal["endpoint"]
+    url: str = "http://localhost:8000/v1"
+    """It ends in /v1."""
+    name: str
+    """The model, as the server names it."""
+    system: str = ""
+    """A message before the problem."""
+    completions: str = ""
+    """Template with {prompt} that is sent to /completions instead of a chat, for base models."""
+    extra: dict[str, Any] = Field(default={})
+    """More keys for every request, such as top_k, stop or chat_template_kwargs."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that has the API key."""
+    concurrency: int = Field(default=32, gt=0)
+    timeout: float = Field(default=600.0, gt=0)
+    """Seconds for a whole answer."""
+    retries: int = Field(default=5, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if re.search("[?#@]", url):  # it is not shown: it may hold a password
+            raise ValueError(f"must not contain a user, a password, ? or #. {KEY_GOES}")
+        if not URL.fullmatch(url):
+            raise ValueError(f"must be a URL, such as http://localhost:8000/v1, got {url}")
+        return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_variable(cls, name: str) -> str:
+        if not name.isidentifier():  # nor is this: it may be the key itself
+            raise ValueError("must be the name of an environment variable, not the key itself")
+        if name != cls.model_fields["api_key_env"].default and name not in os.environ:
+            raise ValueError("no environment variable of that name is set. Export it.")
+        return name
+
+    @field_validator("completions", mode="before")
+    @classmethod
+    def _is_a_template(cls, template: Any) -> Any:
+        if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
+            return "{prompt}"
+        if isinstance(template, (dict, list)):
+            raise ValueError("it must be quoted for YAML too: 'model.completions=\"{prompt}\"'")
+        if isinstance(template, str) and template and "{prompt}" not in template:
+            raise ValueError("the template must contain `{prompt}`")
+        return template
+
+    @field_validator("extra")
+    @classmethod
+    def _is_not_decided_elsewhere(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        decided = [f"{key} ({DECIDED[key]})" for key in extra if key in DECIDED]
+        if decided:
+            raise ValueError(f"must not contain what other keys decide: {', '.join(decided)}")
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"it must be JSON: {error}") from None
+        return extra
+
+
 class NemoRLFile(Section):
     """What NeMo-RL's own evaluation saved, golds included. The verifier is the benchmark's."""
 
@@ -121,6 +207,53 @@ class SamplingSection(Section):
     """Ask an endpoint for every token's log-prob, and store it."""
     perturbation: Perturbation | None = None
     """Replace one token of each response (embedded engine only)."""
+
+
+class Judge(EndpointModel):
+    """The server that rates how diverse the right responses to a problem are."""
+
+    engine: Literal["endpoint"] = "endpoint"
+
+
+class Measure(Section):
+    """Which metrics are computed, and how."""
+
+    ucc_similarity: Similarity = "tfidf"
+    """The similarity that decides whether two right responses are one solution."""
+    ucc_threshold: Threshold = 0.8
+    """From this similarity on they are one. QUATRO does not state its own: compare UCC only at
+    equal settings.
+    """
+    thresholds: list[Threshold] = Field(default=[0.5, 0.6, 0.7, 0.8, 0.9])
+    """Thresholds of the UCC curve."""
+    linkage: Literal["single", "complete"] = "single"
+    """How similar pairs make solutions: any pair (single) or all pairs (complete)."""
+    similarities: list[Similarity] = Field(default=["tfidf", "rouge_l", "jaccard", "edit"])
+    """Similarities to compute."""
+    edit_unit: Literal["word", "char"] = "word"
+    """Unit of the edit similarity. char is slow, so it uses edit_pairs pairs per problem."""
+    edit_pairs: int = Field(default=500, gt=0)
+    """Pairs per problem with edit_unit: char."""
+    self_bleu: bool = True
+    """Whether to compute self-BLEU."""
+    embedding_model: str = ""
+    """A sentence-transformers model: name or path."""
+    judge: Judge | None = None
+    """The server for `gpt_diversity`, which is only computed if this is set."""
+    resamples: int = Field(default=2000, gt=0, le=MOST_RESAMPLES)
+    """Bootstrap samples of the intervals."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the bootstrap."""
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        if self.ucc_similarity not in self.similarities:
+            raise ValueError(f"ucc_similarity={self.ucc_similarity} must be in `similarities`")
+        if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):
+            raise ValueError("ucc_similarity=edit needs `edit_unit: word`")
+        if ("embedding" in self.similarities) != bool(self.embedding_model):
+            raise ValueError("embedding in `similarities` and `embedding_model` need each other")
+        return self
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
@@ -214,7 +347,8 @@ def parse_config(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
 
 def _complete(plain: dict[str, Any]) -> dict[str, Any]:
     """With math.yaml's keys, its optimizer among them, where a model without a run has none."""
-    model, policy = at(plain, "model"), at(plain, "model.policy")
+    model = at(plain, "model")
+    policy = at(plain, "model.policy")
     if not isinstance(policy, dict):
         return plain
     return {**plain, "model": {**model, "policy": {**load(find("math.yaml"))["policy"], **policy}}}

@@ -61,7 +61,7 @@ class Store:
         for p in self.problems:
             led = [p.before, p.prefix] if p.before or p.prefix else []
             images = [_content(image) for image in p.images]
-            self.keys[p.id] = _hash([belonging, p.prompt, images, *led])
+            self.keys[p.id] = hash_of([belonging, p.prompt, images, *led])
 
     def _prepare(self) -> IO[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,8 @@ class Store:
 
     def missing(self) -> list[tuple[Problem, list[int]]]:
         """Each problem with the samples that it still lacks."""
-        every, there = range(self.samples), self.generations
+        every = range(self.samples)
+        there = self.generations
         lacking = ((p, [i for i in every if (p.id, i) not in there]) for p in self.problems)
         return [(p, samples) for p, samples in lacking if samples]
 
@@ -121,7 +122,7 @@ class Store:
         return verdict if judged == self._judged(problem, generation) else None
 
     def _judged(self, problem: Problem, generation: Generation) -> str:
-        return _hash([generation.response, problem.prompt, problem.answer, self.judge_key])
+        return hash_of([generation.response, problem.prompt, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
         self.generations.update({(g.problem, g.sample): g for g in generations})
@@ -141,7 +142,8 @@ class Store:
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
         """The problems whose samples are all judged. Raises ValueError where there is none."""
-        problems, rows = list[Problem](), list[list[tuple[Generation, Verdict]]]()
+        problems = list[Problem]()
+        rows = list[list[tuple[Generation, Verdict]]]()
         for p in self.problems:
             row = [g for i in range(self.samples) if (g := self.generations.get((p.id, i)))]
             judged = [(g, v) for g in row if (v := self._verdict(p, g))]
@@ -163,7 +165,8 @@ class Store:
         )
 
 
-def _hash(value: object) -> str:
+def hash_of(value: object) -> str:
+    """16 hexadecimal digits of the SHA-256 of its JSON."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
@@ -176,14 +179,14 @@ def _sources(verifier: str) -> str:
         return ""
     folder = Path(spec.origin).parent
     files = folder.rglob("*.py") if package else folder.glob("*.py")
-    return _hash({str(f.relative_to(folder)): f.read_bytes().hex() for f in sorted(files)})
+    return hash_of({str(f.relative_to(folder)): f.read_bytes().hex() for f in sorted(files)})
 
 
 def _content(image: str) -> str:
     """The hash of a picture's file; a URL, or a file that is not there, is itself."""
     if image.startswith(URLS) or not Path(image).is_file():
         return image
-    return _hash(Path(image).read_bytes().hex())
+    return hash_of(Path(image).read_bytes().hex())
 
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:

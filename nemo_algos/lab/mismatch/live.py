@@ -1,5 +1,6 @@
 """Probes of a live sampler: an OpenAI-compatible server that takes token ids, such as vLLM's."""
 
+import asyncio
 import json
 import math
 import secrets
@@ -7,20 +8,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import httpx
 import numpy as np
 
-from nemo_algos.lab.evals.api_key import ApiKey
-from nemo_algos.lab.evals.server import URL
+from nemo_algos.lab.evals.endpoint import Client, NoAnswer
+from nemo_algos.lab.evals.schema import URL
 from nemo_algos.lab.mismatch.responses import Responses
 
 Array = np.ndarray
+<<<<<<< HEAD
 SECONDS = httpx.Timeout(300.0, connect=10.0)
 LARGEST = 64 << 20  # bytes of an answer
 # responses that are asked; tokens generated; of each the likeliest
 ROWS = 16
 TOKENS = 8
 TOP = 20
+=======
+SECONDS = 300.0  # of a whole answer
+ROWS, TOKENS, TOP = 16, 8, 20  # responses that are asked; tokens generated; of each the likeliest
+>>>>>>> h-evals
 ASKED = (0.5, 0.5)  # temperature, top-p
 # nothing that a model's generation_config would set
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -40,23 +45,31 @@ class Seen(NamedTuple):
 class Server:
     """Raises ValueError, with what to change, where an answer is not a completion's."""
 
-    def __init__(self, url: str, key: ApiKey) -> None:
+    def __init__(self, url: str) -> None:
         if not URL.fullmatch(url):
             raise ValueError(
                 f"--sampler {url!r} is not a URL. Write it like http://localhost:8000/v1."
             )
+<<<<<<< HEAD
         self.url = url.rstrip("/")
         self.key = key
         self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
         listed = self._asked("GET", "models", "data")
         self.models = [m["id"] for m in listed if isinstance(m.get("id"), str)]
+=======
+        self.client = Client(url, "OPENAI_API_KEY", seconds=SECONDS)
+        self.url = self.client.url
+        self.models = [
+            m["id"] for m in self._asked("/models", "data") if isinstance(m.get("id"), str)
+        ]
+>>>>>>> h-evals
         if not self.models:
             raise ValueError(f"{url}/models lists no model. Name an OpenAI-compatible server.")
 
     def choices(self, prompts: Sequence[list[int]], model: str = "", **params: Any) -> list[Any]:
         """A completion of each prompt of token ids, all in one request."""
         body = {"model": model or self.models[0], "prompt": prompts, "max_tokens": 1, **params}
-        found = self._asked("POST", "completions", "choices", json=body)
+        found = self._asked("/completions", "choices", body)
         if len(found) != len(prompts):
             raise ValueError(f"{self.url} does not complete lists of token ids. Use vLLM's server.")
         return sorted(found, key=lambda choice: str(choice.get("index")).zfill(9))
@@ -92,25 +105,22 @@ class Server:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise ValueError(f"{self.url} returns no {what}. Use vLLM's server.") from None
 
-    def _asked(self, method: str, path: str, key: str, **given: Any) -> list[dict[str, Any]]:
+    def _asked(self, path: str, key: str, body: dict[str, Any] | None = None) -> list[Any]:
         """The objects of a list in an answer."""
+<<<<<<< HEAD
         where = f"{self.url}/{path}"
         content = bytearray()
+=======
+        where = f"{self.url}{path}"
+>>>>>>> h-evals
         try:
-            with self.http.stream(method, where, **given) as response:
-                for part in response.iter_bytes():
-                    content += part
-                    if len(content) > LARGEST:
-                        raise ValueError(
-                            f"{where} returned more than {LARGEST >> 20} MiB. Send fewer responses."
-                        )
-        except httpx.HTTPError as error:
+            content = asyncio.run(self.client.ask(path, body))
+        except NoAnswer as error:
+            if error.status:
+                raise ValueError(f"{where} returned {error}") from None
             raise ValueError(
-                f"{where} does not answer: {self.key.shown(str(error))}. Check that it runs."
+                f"{where} does not answer: {error}. Check that it runs, or send fewer responses."
             ) from None
-        if not response.is_success:
-            text = self.key.shown(content[:300].decode(errors="replace"))
-            raise ValueError(f"{where} returned status {response.status_code}: {text}")
         try:
             found = json.loads(content)[key]
         except (ValueError, RecursionError, LookupError, TypeError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_algos.jsonl import JsonObject, read_lines, read_object
-from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS, AnswerOf
+from nemo_algos.lab.evals.benchmarks import EXTRACTORS, AnswerOf
 from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
 from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.numbers import format_number

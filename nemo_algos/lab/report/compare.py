@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
-from nemo_algos.lab.evals.metrics.bootstrap import Bootstrap
+from nemo_algos.lab.evals.metrics import Bootstrap
 
 SOLUTION = ("ucc_similarity", "ucc_threshold", "linkage", "embedding_model")  # what UCC hangs on
 BUCKETS = (0, 8, 32, 128, 256)  # QUATRO's, right responses of 256

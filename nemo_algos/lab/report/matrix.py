@@ -94,7 +94,7 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
 
     similarity: a key of `MATRICES`. Raises ValueError where a run's responses are not there.
     """
-    from nemo_algos.lab.evals.metrics.similarity import of_responses
+    from nemo_algos.lab.evals.metrics.diversity import of_responses
 
     if (problem := most_right(sides)) is None:
         return None

@@ -16,6 +16,11 @@ def echo(body):
     return 200, completion(body["messages"][0]["content"] + f" {body['seed']}")
 
 
+def no_waits(patch):
+    """The client asks again at once."""
+    patch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0)
+
+
 def same_box(response, answer):
     """1 where the last box holds the answer itself: no second of imports, as math-verify needs."""
     boxes = re.findall(r"\\boxed\{(.*?)\}", response)

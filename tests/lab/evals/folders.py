@@ -9,9 +9,9 @@ from collections import Counter
 
 import numpy as np
 
-from nemo_algos.lab.evals.metrics.result import measure
-from nemo_algos.lab.evals.metrics.settings import Measure
+from nemo_algos.lab.evals.metrics import measure
 from nemo_algos.lab.evals.problem import Evaluation, Problem
+from nemo_algos.lab.evals.schema import Measure
 
 HOSTILE = (
     "</script><script>window.stolen = 1</script>",

@@ -12,8 +12,7 @@ from says import Says
 
 from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data import rows as files
-from nemo_algos.lab.evals.benchmarks import BENCHMARKS, load
-from nemo_algos.lab.evals.benchmarks.source import Hub
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS, Hub, load
 
 ROWS = [{"problem": "one\u2028two", "answer": "1"}, {"problem": "é", "answer": "2"}]
 LINES = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\r\n"

@@ -4,17 +4,14 @@ import base64
 import json
 import sqlite3
 from pathlib import Path
-from subprocess import run
-from sys import executable
 
 import pytest
 from PIL import Image
 
 from nemo_algos.engines.data.rows import Row
 from nemo_algos.lab.evals.benchmarks import load
-from nemo_algos.lab.evals.benchmarks.choice import order
-from nemo_algos.lab.evals.benchmarks.source import Options
-from nemo_algos.lab.evals.benchmarks.vision import geometry3k
+from nemo_algos.lab.evals.benchmarks.boxed import geometry3k, order
+from nemo_algos.lab.evals.problem import Options
 
 
 @pytest.fixture
@@ -51,11 +48,6 @@ def test_gpqa_options_in_the_order_of_their_hashes(read):
     assert first.info == {"Subdomain": "Optics"}
     assert loaded.counts == {"problems with equal options": 1}
     assert read("gpqa_main", [gpqa("recA")], seed=1).problems[0].answer == "D"
-
-
-def test_gpqa_order_in_another_process():
-    code = "from nemo_algos.lab.evals.benchmarks.choice import order; print(order(0, 'recB'))"
-    assert run([executable, "-c", code], capture_output=True, text=True).stdout == "[2, 1, 3, 0]\n"
 
 
 def acp(number, group, **more):
@@ -193,10 +185,7 @@ def test_mbpp_plus_shows_the_list_and_runs_the_script(read):
     assert json.loads(problem.answer) == answer
     assert "```python\nimport math\nassert inc(1) == 2\n```" in problem.prompt
     assert "range(9)" not in problem.prompt
-    wrong = {
-        "list": "assert inc(1) == 2",
-        "Python": ["assert inc(1"],
-    }
+    wrong = {"list": "assert inc(1) == 2", "Python": ["assert inc(1"]}
     for message, tests in wrong.items():
         with pytest.raises(ValueError, match=f"row 1: .*{message}"):
             read("mbpp_plus", [row | {"test_list": tests}])
@@ -343,12 +332,6 @@ def test_geometry3k_sends_no_file_but_pictures_beside_the_rows(tmp_path, image, 
     assert len(str(refused.value)) < 400
 
 
-def test_a_picture_in_the_row_is_a_picture():
-    row = Row({"images": [{"bytes": b"root:x:0:0"}], "problem": "x", "answer": "1"}, "row 1")
-    with pytest.raises(ValueError, match=r"row 1.*picture"):
-        list(geometry3k([row], Options()))
-
-
 @pytest.mark.parametrize("name", ["../pets", "a" * 300, ".", "/etc", "a\0b"])
 def test_a_db_id_is_the_name_of_a_folder(read, databases, name):
     rows = [{"db_id": name, "question": "q", "query": "SELECT 1"}]
@@ -370,3 +353,6 @@ def test_geometry3k_pictures_of_the_hub_become_data_urls(tmp_path):
         assert head == "data:image/png;base64" and again.format == "PNG"
         assert again.size == (2, 1) and again.getpixel((0, 0)) == (255, 0, 0)
     assert jpg == "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+    row = Row({"images": [{"bytes": b"root:x:0:0"}], "problem": "x", "answer": "1"}, "row 1")
+    with pytest.raises(ValueError, match=r"row 1.*picture"):
+        list(geometry3k([row], Options()))

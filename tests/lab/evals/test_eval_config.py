@@ -67,10 +67,7 @@ def test_papers_settings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (
-            plain({"engine": "endpont"}),
-            ["model.engine: 'endpont' endpoint"],
-        ),
+        (plain({"engine": "endpont"}), ["model.engine: 'endpont' endpoint"]),
         (plain({**ENDPOINT, "nam": "x"}), ["model.nam: name"]),
         (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing"]),
         (plain({"engine": "nemo_rl"}), ["model.file: missing"]),
@@ -89,29 +86,18 @@ def test_papers_settings():
         (plain({"step": 3, "policy": {}}), ["model.policy.model_name: null"]),
         (
             plain(sampling={"sample": 4, "top_p": 1.5}),
-            [
-                "sampling.top_p: 1 1.5",
-                "sampling.sample: samples",
-            ],
+            ["sampling.top_p: 1 1.5", "sampling.sample: samples"],
         ),
+        (plain({"run": "r"}, sampling={"temperature": 0.0}), ["sampling.temperature: 0"]),
+        (plain({"run": "r"}, sampling={"logprobs": True}), ["sampling.logprobs: endpoint"]),
         (
-            plain({"run": "r"}, sampling={"temperature": 0.0}),
-            ["sampling.temperature: 0"],
-        ),
-        (
-            plain({"run": "r"}, sampling={"logprobs": True}),
-            ["sampling.logprobs: endpoint"],
+            plain(sampling={"perturbation": {"tokens": "any"}}),
+            ["sampling.perturbation: model.engine=local"],
         ),
         (plain(benchmarks={}), ["benchmarks: one"]),
         (plain(benchmarks={"math500": None}), ["benchmarks: one"]),
-        (
-            plain(benchmarks={"math50": {}}),
-            ["benchmarks: math50 math500"],
-        ),
-        (
-            plain(benchmarks={"math500": {"sed": 1}}),
-            ["benchmarks.math500.sed: seed"],
-        ),
+        (plain(benchmarks={"math50": {}}), ["benchmarks: math50 math500"]),
+        (plain(benchmarks={"math500": {"sed": 1}}), ["benchmarks.math500.sed: seed"]),
     ],
 )
 def test_mistakes_are_said(written, said):
@@ -122,10 +108,7 @@ def test_mistakes_are_said(written, said):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (
-            {"extra": {"n": 2}},
-            "model.extra: n sampling.samples",
-        ),
+        ({"extra": {"n": 2}}, "model.extra: n sampling.samples"),
         *(
             ({"extra": {key: 1}}, f"model.extra: {key}")
             for key in [
@@ -144,10 +127,7 @@ def test_mistakes_are_said(written, said):
         ({"extra": {"x": float("nan")}}, "model.extra: JSON"),
         ({"completions": {"prompt": None, "x": 1}}, "model.completions: YAML"),
         ({"completions": ["prompt"]}, "model.completions: YAML"),
-        (
-            {"url": "http://h/v1?key=x"},
-            "model.url: user password",
-        ),
+        ({"url": "http://h/v1?key=x"}, "model.url: user password"),
         ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: variable"),
     ],
 )
@@ -235,7 +215,7 @@ def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     code = (
         "import sys; from nemo_algos.cli import app\n"
         "try: app(['eval', 'eval/quatro.yaml', 'model.nam=x'])\n"
-        "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
+        "finally: print({'torch', 'sklearn', 'httpx', 'openai'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "set()\n")

@@ -113,8 +113,8 @@ def test_its_keys_are_strict(written, section, said):
 def test_fewer_than_two_right_responses_are_not_asked_about(tmp_path):
     from collections import Counter
 
-    from nemo_algos.lab.evals.metrics.settings import Judge
     from nemo_algos.lab.evals.problem import Evaluation, Problem
+    from nemo_algos.lab.evals.schema import Judge
 
     problems = [Problem(name, "", "") for name in "ab"]
     ones, rewards = np.ones((2, 2)), np.array([[1.0, 0.0], [0.0, 0.0]])

@@ -3,22 +3,22 @@
 import random
 from collections import Counter
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, log
 
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from nemo_algos.lab.evals.metrics.bleu import self_bleu
-from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
-from nemo_algos.lab.evals.metrics.similarity import (
+from nemo_algos.lab.evals.metrics.diversity import (
     TOKEN,
     Texts,
+    cluster_sizes,
     edit,
     edit_pairs,
     jaccard,
     pairs,
     rouge_l,
+    self_bleu,
     tfidf,
 )
 
@@ -49,17 +49,6 @@ def test_tokens_are_words_and_single_signs():
 def test_counts():
     assert Texts.of(["a b a", "b"]).counts.toarray().tolist() == [[2, 1], [0, 1]]
     assert Texts.of(["", ""]).counts.toarray().tolist() == [[0]]
-
-
-def test_tfidf_by_hand():
-    """a is in both of 2 texts: idf ln(3/3) + 1 = 1; b and c in one: ln(3/2) + 1."""
-    rare = log(3 / 2) + 1
-    exactly(tfidf(Texts.of(["a b", "a c"]))[0, 1], 1 / (1 + rare**2))
-
-
-def test_a_number_of_one_digit_counts():
-    """scikit-learn's default tokens would find these equal."""
-    assert tfidf(Texts.of(["x = 5 so y is 25", "x = 7 so y is 25"]))[0, 1] < 0.9
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -111,18 +100,6 @@ def edit_of(one, other):
 def test_matrices_against_loops_over_pairs(matrix, of, seed):
     texts = Texts.of(made_up(seed))
     exactly(matrix(texts), [[of(a, b) for b in texts.unique] for a in texts.unique])
-
-
-def test_by_hand():
-    """a b c d against a c d e: 3 of 5 in both, a c d in order of 4 + 4, two edits of 4."""
-    texts = Texts.of(["a b c d", "a c d e"])
-    exactly([m(texts)[0, 1] for m in (jaccard, rouge_l, edit)], [3 / 5, 6 / 8, 1 / 2])
-
-
-def test_rouge_has_tokens_of_its_own():
-    """ROUGE: x 5; all else: x = 5 and x - 5."""
-    texts = Texts.of(["X = 5", "x - 5"])
-    exactly([m(texts)[0, 1] for m in (jaccard, rouge_l, edit)], [2 / 4, 1, 2 / 3])
 
 
 def test_more_tokens_than_there_are_characters_before_the_surrogates():
@@ -224,26 +201,4 @@ def test_self_bleu_against_a_loop_over_responses(seed, length):
     tokens = [words(t) for t in texts]
     want = [bleu(t, tokens[:i] + tokens[i + 1 :]) for i, t in enumerate(tokens)]
     exactly(self_bleu(Texts.of(texts)), np.mean(want))
-
-
-def test_self_bleu_by_hand():
-    """a b c d e against a b c d f, both ways: 4/5, 3/4, 2/3, 1/2."""
-    exactly(self_bleu(Texts.of(["a b c d e", "a b c d f"])), (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
-    exactly(self_bleu(Texts.of(["a b c d e"] * 2)), 1.0)
-    exactly(self_bleu(Texts.of(["a b c d", "e f g h"])), 0.0)
-    assert np.isnan(self_bleu(Texts.of(["a b"])))
-
-
-def test_a_count_matters_up_to_the_largest_among_the_others():
-    """a a a a against a a and a: its own count of 4 is not a reference; unigrams 2 of 4."""
-    first = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
-    second = (2 / 2 * 1 / 1 * 0.1 * 0.1) ** 0.25  # the closest length is 1, it is longer
-    third = (1 / 1 * 0.1 * 0.1 * 0.1) ** 0.25 * exp(1 - 2 / 1)
-    exactly(self_bleu(Texts.of(["a a a a", "a a", "a"])), (first + second + third) / 3)
-
-
-def test_tfidf_counts_repeated_responses():
-    """a b and a c, the first twice: n = 3, idf of b ln(4/3) + 1, of c ln(4/2) + 1, of a 1."""
-    b, c = log(4 / 3) + 1, log(2) + 1
-    want = 1 / sqrt((1 + b * b) * (1 + c * c))
-    exactly(tfidf(Texts.of(["a b", "a c", "a b"]))[0, 1], want)
+    assert np.isnan(self_bleu(Texts.of(texts[:1])))

@@ -46,42 +46,39 @@ def test_rows_with_samples_numbered_by_prompt(tmp_path):
     assert read(tmp_path) == read(str(path))
 
 
-def test_broken_files_are_refused(tmp_path):
-    path = save(tmp_path, item(0, "2+2?", "4", 1.0))
-    whole = path.read_text()
-    path.write_text(whole[:-20])
-    with pytest.raises(ValueError, match="is not JSON"):
-        read(path)
-    for text in ("[]", "{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r"\blist evaluation_data\b"):
-            read(path)
-    with pytest.raises(ValueError, match=r"eval"):
-        read(tmp_path / "nowhere.json")
+def without(key):
+    return {k: v for k, v in item(1, "2+2?", "4", 1.0).items() if k != key}
 
 
-@pytest.mark.parametrize("key", ["prompt", "response", "reward", "extra_env_info"])
-def test_broken_items_are_named(tmp_path, key):
-    broken = item(1, "2+2?", "4", 1.0)
-    del broken[key]
-    with pytest.raises(ValueError, match=f"item 1 .* {key}"):
-        read(save(tmp_path, item(0, "2+2?", "4", 1.0), broken))
-    with pytest.raises(ValueError, match="item 0 of evaluation_data"):
-        read(save(tmp_path, "text"))
-
-
-@pytest.mark.parametrize(
-    "reward", [[1.0, 0.0], float("nan"), float("inf"), -float("inf"), 10**400, "1", None]
-)
-def test_a_reward_that_is_no_number_is_refused(tmp_path, reward):
+def rewarded(reward):
     """Several parts, no number, or one with which no mean is one."""
-    items = item(0, "2+2?", "4", 1.0), item(1, "2+2?", "4", reward)
-    with pytest.raises(ValueError, match=r"item 1 .* reward"):
-        read(save(tmp_path, *items))
+    return item(1, "2+2?", "4", reward)
 
 
-def test_deep_nesting_is_no_json(tmp_path):
-    path = tmp_path / "evaluation_data.json"
-    path.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="is not JSON"):
+GOOD = item(0, "2+2?", "4", 1.0)
+BROKEN = {
+    "is not JSON": [json.dumps({"evaluation_data": [GOOD]})[:-20], "[" * 100_000],
+    "JSON object": ["[]"],
+    "evaluation_data: ": ["{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'],
+    r"evaluation_data\.1: ": ["text"],
+    **{rf"evaluation_data\.1\.{key}: ": [without(key)] for key in ("prompt", "response")},
+    r"evaluation_data\.1\.extra_env_info: ": [without("extra_env_info")],
+    r"evaluation_data\.1\.reward: ": [
+        without("reward"),
+        *map(rewarded, [[1.0, 0.0], float("nan"), float("inf"), -float("inf"), 10**400, "1", None]),
+    ],
+}
+
+
+@pytest.mark.parametrize(("said", "broken"), [(s, b) for s, each in BROKEN.items() for b in each])
+def test_what_is_broken_is_named(tmp_path, said, broken):
+    path = save(tmp_path, GOOD, broken)
+    if "1" not in said:
+        path.write_text(broken)
+    with pytest.raises(ValueError, match=rf"evaluation_data\.json.*{said}.*interrupted"):
         read(path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.json .*eval\.save_path"):
+        read(tmp_path / "nowhere.json")

@@ -9,8 +9,8 @@ from test_local_sampler import PROBLEMS, asked, run, sampler  # noqa: F401  (run
 
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.local.experience import Experience
-from nemo_algos.lab.evals.perturbation import perturb
-from nemo_algos.lab.evals.schema import LocalModel, Perturbation, parse_config
+from nemo_algos.lab.evals.local_sampler import perturb
+from nemo_algos.lab.evals.schema import LocalModel, Perturbation
 
 END, GOES_ON = 0, 77
 PROMPT = [50, 51]
@@ -100,10 +100,3 @@ def test_the_countdown_model_is_perturbed_alike_every_time_and_ends_within_its_l
         assert before != after
         assert length <= 9
         assert all(word in countdown.TOKEN for word in after.split())
-
-
-def test_a_server_cannot_be_perturbed():
-    model = {"engine": "endpoint", "name": "m"}
-    sampling = {"perturbation": {"tokens": "any"}}
-    with pytest.raises(ValueError, match=r"sampling\.perturbation.*model\.engine=local"):
-        parse_config({"model": model, "benchmarks": {"math500": {}}, "sampling": sampling})

@@ -43,11 +43,15 @@ def written(tmp_path):
     return config(tmp_path)
 
 
-def run(written, url, **changed):
-    plain = {**written, **changed, "model": {**written["model"], "url": url}}
-    console = Console(quiet=True)
-    (folder,) = evaluate(parse_config(plain), console)
+def run(written, url, console=None, model=(), **changed):
+    """The folder and its metrics. model: keys that differ."""
+    plain = {**written, **changed, "model": {**written["model"], "url": url, **dict(model)}}
+    (folder,) = evaluate(parse_config(plain), console or Console(quiet=True))
     return folder, json.loads((folder / "metrics.json").read_text())
+
+
+def recorded():
+    return Console(file=io.StringIO(), record=True, width=200)
 
 
 def test_from_question_to_metrics(written):
@@ -86,18 +90,11 @@ def test_a_stopped_evaluation_goes_on(written):
         return answer(body) if len(seen) <= 10 else (401, "enough")
 
     with server(stops) as (url, seen), pytest.raises(ValueError, match="status 401"):
-        run({**written, "model": {**written["model"], "concurrency": 1}}, url)
+        run(written, url, model={"concurrency": 1})
     assert len(seen) == 11
     with server(answer) as (url, seen):
         _, metrics = run(written, url)
     assert (len(seen), metrics["problems"]) == (14, 3)
-
-
-def test_another_verifier(written):
-    written["benchmarks"]["math"]["verifier"] = "nemo_algos.lab.rewards.choice:verify_choice"
-    with server(answer) as (url, _):
-        _, metrics = run(written, url)
-    assert metrics["statuses"] == {"error": 24}  # "2" is no letter: said, not scored 0 silently
 
 
 def test_what_is_no_response_or_no_verdict_is_said(written):
@@ -107,25 +104,24 @@ def test_what_is_no_response_or_no_verdict_is_said(written):
             return 400, "too long"
         return 200, completion("" if question.startswith("2") else r"\boxed{9}")
 
-    console = Console(file=io.StringIO(), record=True, width=200)
+    console = recorded()
     with server(reply) as (url, _):
-        plain = {**written, "model": {**written["model"], "url": url}}
-        (folder,) = evaluate(parse_config(plain), console)
+        _, metrics = run(written, url, console)
     said = console.export_text()
     assert "warning: 8 responses are refused: status 400" in said
     assert "warning: 8 responses are empty" in said
     assert any("8 verdicts" in line and "status 400" in line for line in said.splitlines())
-    metrics = json.loads((folder / "metrics.json").read_text())
     assert (metrics["correct"], metrics["statuses"]) == ([0, 0, 8], {"ok": 16, "error": 8})
 
 
 def test_a_warning_counts_what_is_judged_now(written):
+    """By another verifier, to which "2" is no letter: said, not scored 0 silently."""
     written["benchmarks"]["math"]["verifier"] = "nemo_algos.lab.rewards.choice:verify_choice"
     with server(answer) as (url, _):
-        run(written, url)
-        console = Console(file=io.StringIO(), record=True, width=200)
-        plain = {**written, "model": {**written["model"], "url": url}, "sampling": {"samples": 2}}
-        evaluate(parse_config(plain), console)
+        _, metrics = run(written, url)
+        console = recorded()
+        run(written, url, console, sampling={"samples": 2})
+    assert metrics["statuses"] == {"error": 24}
     assert "warning: 6 verdicts are error" in console.export_text()
 
 
@@ -208,7 +204,7 @@ def saved(folder, golds=True):
     ],
 )
 def test_what_nemo_rl_saved(tmp_path, golds, said):
-    console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
+    console = recorded()
     (folder,) = evaluate(parse_config(saved(tmp_path, golds)), console)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert (metrics["samples"], metrics["correct"]) == (2, [1, 1 + golds])
@@ -230,10 +226,6 @@ def test_another_file_in_the_same_folder_is_refused(tmp_path):
         evaluate(parse_config(written), Console(quiet=True))
 
 
-def plain(written, url, **model):
-    return parse_config({**written, "model": {**written["model"], "url": url, **model}})
-
-
 def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):
     """And the folder is nobody's: another model, or the same one otherwise asked, may have it."""
     said = {"error": {"message": "you must provide a chat template if the tokenizer has none"}}
@@ -241,29 +233,27 @@ def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):
     (tmp_path / "out" / "math" / "metrics.json").write_text("{}")  # of a version that scored it 0
     with server(lambda body: (400, said)) as (url, seen):
         with pytest.raises(ValueError, match=r"^math: .*24") as error:
-            evaluate(plain(written, url), Console(quiet=True))
+            run(written, url)
         assert "status 400" in str(error.value) and "chat template" in str(error.value)
         assert 'model.completions="{prompt}"\'' in str(error.value)
     assert not (tmp_path / "out" / "math" / "metrics.json").exists()
     reply = {"choices": [{"text": r"\boxed{2}", "finish_reason": "stop"}]}
     with server(lambda body: (200, reply)) as (url, seen):
-        evaluate(plain(written, url, name="n", completions="{prompt}"), Console(quiet=True))
+        run(written, url, model={"name": "n", "completions": "{prompt}"})
         assert len(seen) == 24
         with pytest.raises(ValueError, match=r"model.completions: \{prompt\} -> None"):
-            evaluate(plain(written, url, name="n"), Console(quiet=True))
+            run(written, url, model={"name": "n"})
     assert json.loads((tmp_path / "out/math/metrics.json").read_text())["correct"] == [8, 0, 0]
 
 
-def test_where_some_are_refused_what_is_there_is_measured(written, monkeypatch):
+def test_where_some_are_refused_what_is_there_is_measured(written):
     """Also by a run that asks only for what was refused, and is refused again."""
 
     def reply(body):
         odd = body["messages"][0]["content"].startswith("1")
         return (200, {"choices": []}) if odd else answer(body)
 
-    monkeypatch.setattr("nemo_algos.lab.evals.endpoint.FIRST_WAIT", 0.0)
-    written["model"]["retries"] = 1
-    for requests in (16 + 2 * 8, 2 * 8):
+    for requests in (16 + 8, 8):
         with server(reply) as (url, seen):
             _, metrics = run(written, url)
         assert metrics["statuses"] == {"ok": 16, "error": 8}
@@ -285,38 +275,11 @@ def test_no_number_is_no_json(written, monkeypatch):
 
 @pytest.fixture(scope="module")
 def evaluation(tmp_path_factory):
-    """An evaluation, the server's URL, and how often it has been asked."""
+    """The folder of an evaluation."""
     folder = tmp_path_factory.mktemp("evaluation")
-    with server(answer) as (url, seen):
+    with server(answer) as (url, _):
         run(config(folder), url)
-        yield folder, url, seen
-
-
-@pytest.fixture
-def evaluated(evaluation, tmp_path):
-    """A copy of it to edit: its folder, and how to go on with it."""
-    folder, url, _ = evaluation
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "out" / "math", lambda: run(
-        {**config(folder), "out": str(tmp_path / "out")}, url
-    )
-
-
-def test_a_copy_is_the_evaluation(evaluation, evaluated):
-    _, metrics = evaluated[1]()
-    assert metrics["statuses"] == {"ok": 24} and len(evaluation[2]) == 24
-
-
-@pytest.mark.parametrize("reward", ["NaN", "1e309", "-Infinity", '"1"', "null", "true"])
-def test_an_edited_verdict_is_named(evaluated, reward):
-    folder, go_on = evaluated
-    path = folder / "verdicts.jsonl"
-    first, second, *rest = path.read_text().splitlines()
-    second = second.replace('"reward": 1.0', f'"reward": {reward}')
-    second = second.replace('"reward": 0.0', f'"reward": {reward}')
-    path.write_text("\n".join([first, second, *rest, ""]))
-    with pytest.raises(ValueError, match=r"verdicts.jsonl line 2: reward: .*remove the line"):
-        go_on()
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -332,14 +295,16 @@ def test_an_edited_verdict_is_named(evaluated, reward):
         ("verdicts", "status", "fine"),
         ("verdicts", "detail", None),
         ("verdicts", "of", ...),
+        *(("verdicts", "reward", float(x)) for x in ("nan", "inf", "-inf")),
+        *(("verdicts", "reward", x) for x in ("1", None, True)),
     ],
 )
-def test_an_edited_line_is_named(evaluated, name, key, value):
-    folder, go_on = evaluated
-    path = folder / f"{name}.jsonl"
+def test_an_edited_line_is_named(evaluation, tmp_path, name, key, value):
+    shutil.copytree(evaluation, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "out" / "math" / f"{name}.jsonl"
     first, *rest = path.read_text().splitlines()
     row = {**json.loads(first), key: value}
     row = {k: v for k, v in row.items() if v is not ...}
     path.write_text("\n".join([json.dumps(row), *rest, ""]))
     with pytest.raises(ValueError, match=rf"{name}.jsonl line 1: {key}: .*remove the line"):
-        go_on()
+        run({**config(evaluation), "out": str(tmp_path / "out")}, "http://127.0.0.1:9/v1")

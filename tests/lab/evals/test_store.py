@@ -41,6 +41,14 @@ def judge_all(store, reward=1.0, status="ok"):
     store.judge([(p, g, Verdict(reward, status)) for p, g in store.unverified()])
 
 
+def judged(folder, reward=1.0, status="ok", **changed):
+    """A store with both responses to the first problem, judged."""
+    store = opened(folder, **changed)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward, status)
+    return store
+
+
 def test_asks_for_what_is_missing(tmp_path):
     store = opened(tmp_path)
     assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
@@ -65,13 +73,6 @@ def test_evaluation_holds_complete_problems_in_order(tmp_path):
     np.testing.assert_array_equal(evaluation.tokens, [[7, 7]])
     np.testing.assert_array_equal(evaluation.finished, [[True, False]])
     assert evaluation.statuses == {"ok": 1, "timeout": 1}
-
-
-def test_no_extractor_no_answers(tmp_path):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store)
-    assert store.evaluation(None).answers == []
 
 
 def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
@@ -132,12 +133,12 @@ def test_text_survives_as_it_is(tmp_path):
     assert opened(tmp_path).evaluation(None).responses == [[hostile, hostile]]
 
 
-def test_broken_line_is_named(tmp_path):
-    store = opened(tmp_path)
-    store.add([answer("a", 0)])
+@pytest.mark.parametrize("line", ["{not json", "[1, 2]"])
+def test_a_broken_line_is_named(tmp_path, line):
+    opened(tmp_path).add([answer("a", 0)])
     path = tmp_path / "generations.jsonl"
-    path.write_text("{not json\n" + path.read_text())
-    with pytest.raises(ValueError, match=r"generations.jsonl line 1 is not JSON"):
+    path.write_text(f"{line}\n{path.read_text()}")
+    with pytest.raises(ValueError, match=r"generations.jsonl line 1 is not .*JSON"):
         opened(tmp_path).missing()
 
 
@@ -146,27 +147,18 @@ def test_nothing_complete_is_said(tmp_path):
         opened(tmp_path).evaluation(None)
 
 
-def test_an_error_is_judged_again(tmp_path):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store, reward=0.0, status="error")
-    assert len(opened(tmp_path).unverified()) == 2
-    assert store.evaluation(None).statuses == {"error": 2}
-    judge_all(store)
-    assert not opened(tmp_path).unverified()
-
-
-@pytest.mark.parametrize("status", ["timeout", "memory"])
-def test_what_a_busy_machine_decided_is_judged_again(tmp_path, status):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store, reward=0.0, status=status)
-    again = opened(tmp_path)
-    assert len(again.unverified()) == 2
-    judge_all(again)
-    np.testing.assert_array_equal(opened(tmp_path).evaluation(None).rewards, [[1, 1]])
-    judge_all(store, reward=0.0, status="too_long")
-    assert not opened(tmp_path).unverified()
+@pytest.mark.parametrize(
+    ("status", "again"), [("error", 2), ("timeout", 2), ("memory", 2), ("too_long", 0), ("ok", 0)]
+)
+def test_what_another_run_may_change_is_judged_again(tmp_path, status, again):
+    store = judged(tmp_path, 0.0, status)
+    evaluation = store.evaluation(None)
+    assert (evaluation.statuses, evaluation.answers) == ({status: 2}, [])
+    reopened = opened(tmp_path)
+    assert len(reopened.unverified()) == again
+    judge_all(reopened)
+    rewards = opened(tmp_path).evaluation(None).rewards
+    np.testing.assert_array_equal(rewards, [[1, 1] if again else [0, 0]])
 
 
 def test_a_folder_without_a_response_is_nobodys(tmp_path):
@@ -179,16 +171,13 @@ def test_a_folder_without_a_response_is_nobodys(tmp_path):
 
 
 def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store)
+    judged(tmp_path)
     monkeypatch.setattr("nemo_algos.lab.evals.store.version", lambda name: "99")
     assert len(opened(tmp_path).unverified()) == 2
 
 
 def test_fewer_samples_than_are_stored(tmp_path):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1)])
+    judged(tmp_path, verifier="another")
     fewer = opened(tmp_path, sampling={"samples": 1, "temperature": 1.0})
     assert len(fewer.unverified()) == 1
     judge_all(fewer)
@@ -229,31 +218,25 @@ def test_one_process_at_a_time(tmp_path):
     opened(tmp_path)
 
 
-def test_an_edited_verifier_judges_anew(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("def v(response, answer): return 0.0")
-    monkeypatch.syspath_prepend(tmp_path)
-    store = opened(tmp_path / "e", verifier="mine:v")
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store, reward=0.0)
-    assert not opened(tmp_path / "e", verifier="mine:v").unverified()
-    (tmp_path / "mine.py").write_text("def v(response, answer): return 1.0")
-    assert len(opened(tmp_path / "e", verifier="mine:v").unverified()) == 2
-
-
-@pytest.mark.parametrize("edited", ["units.py", "math/spelling.py"])
-def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch, edited):
+@pytest.mark.parametrize(
+    ("verifier", "edited"),
+    [
+        ("mine:v", "mine.py"),
+        ("verifiers.math:v", "verifiers/units.py"),
+        ("verifiers.math:v", "verifiers/math/spelling.py"),
+    ],
+)
+def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch, verifier, edited):
     """As answers.py and math/units.py are used by the package rewards/math."""
-    package = tmp_path / "verifiers"
-    (package / "math").mkdir(parents=True)
-    for name in ("__init__", "math/__init__", "math/spelling", "units"):
-        (package / f"{name}.py").write_text("")
+    (tmp_path / "verifiers" / "math").mkdir(parents=True)
+    package = ("__init__", "math/__init__", "math/spelling", "units")
+    for name in ("mine", *(f"verifiers/{name}" for name in package)):
+        (tmp_path / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    store = opened(tmp_path / "e", verifier="verifiers.math:v")
-    store.add([answer("a", 0), answer("a", 1)])
-    judge_all(store)
-    assert not opened(tmp_path / "e", verifier="verifiers.math:v").unverified()
-    (package / edited).write_text("CM = 1")
-    assert len(opened(tmp_path / "e", verifier="verifiers.math:v").unverified()) == 2
+    judged(tmp_path / "e", verifier=verifier)
+    assert not opened(tmp_path / "e", verifier=verifier).unverified()
+    (tmp_path / edited).write_text("CM = 1")
+    assert len(opened(tmp_path / "e", verifier=verifier).unverified()) == 2
 
 
 def test_what_was_refused_is_asked_again(tmp_path):
@@ -269,12 +252,6 @@ def test_a_broken_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json"):
         opened(tmp_path)
-
-
-def test_a_line_that_is_no_object_is_named(tmp_path):
-    (tmp_path / "generations.jsonl").write_text("[1, 2]\n")
-    with pytest.raises(ValueError, match=r"line 1 .*JSON"):
-        opened(tmp_path).missing()
 
 
 def test_log_probs_are_kept_and_belong_to_the_evaluation(tmp_path):

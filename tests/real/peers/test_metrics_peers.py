@@ -12,8 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from verl.trainer.ppo.metric_utils import bootstrap_metric
 
 from nemo_algos.algorithms.core.pass_at_k import best_at_k_bootstrap
-from nemo_algos.lab.evals.metrics.bleu import self_bleu
-from nemo_algos.lab.evals.metrics.similarity import TOKEN, Texts, rouge_l
+from nemo_algos.lab.evals.metrics.diversity import TOKEN, Texts, rouge_l, self_bleu
 
 TEXT = r"Let the sum be x_1 = \frac{1}{2} + 37, so 2x equals 75 naïve -- thus: (a+b)^2 ."
 

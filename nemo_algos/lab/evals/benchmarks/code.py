@@ -1,12 +1,20 @@
-"""Problems whose answer is a Python function: HumanEval(+) and MBPP(+)."""
+"""Problems whose answer is a Python program: HumanEval(+), MBPP(+) and APPS.
+
+APPS' rows are as codeparrot/apps has them, or the authors' folders, one a problem.
+"""
 
 import ast
+import hashlib
 import json
 from collections.abc import Iterator
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
 
 from nemo_algos.engines.data.rows import Row
-from nemo_algos.lab.evals.benchmarks.source import Options
-from nemo_algos.lab.evals.problem import Problem
+from nemo_algos.lab.evals.problem import Options, Problem, info_of
+from nemo_algos.lab.rewards.code import SCRIPT
+from nemo_algos.untrusted import content, from_json
 
 COMPLETE = (
     "Complete this Python function.\n\n```python\n{prompt}\n```\n\n"
@@ -37,17 +45,20 @@ def humaneval_plus(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 def _humaneval(row: Row, seconds: float) -> Problem:
     _refuse_release(row)
-    start, name = row.text("prompt"), row.text("entry_point")
+    start = row.text("prompt")
+    name = row.text("entry_point")
     answer = _answer(start, name, f"{row.text('test')}\n\ncheck({name})\n", seconds)
     return Problem(row.text("task_id"), COMPLETE.format(prompt=start.rstrip()), answer)
 
 
 def mbpp(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The test split; the prompt shows test_list, which is run; the challenge tests are not."""
-    inside, counts = [r for r in rows if int(r.need("task_id")) in MBPP_TEST], options.counts
+    inside = [r for r in rows if int(r.need("task_id")) in MBPP_TEST]
+    counts = options.counts
     counts["rows outside the test split"] += len(rows) - len(inside)
     for row in inside:
-        setup, tests = str(row.get("test_setup_code") or ""), row.list("test_list")
+        setup = str(row.get("test_setup_code") or "")
+        tests = row.list("test_list")
         counts["problems with setup code"] += bool(setup)
         counts["problems with challenge tests, not run"] += bool(row.get("challenge_test_list"))
         counts["problems with \\r\\n in their tests"] += "\r\n" in "".join([setup, *tests])
@@ -96,3 +107,118 @@ def _refuse_release(row: Row) -> None:
             f"{row.where}: the EvalPlus release file has inputs without expected outputs "
             "(plus_input). Use the rows from the hub, which have both in `test`."
         )
+
+
+READS = (
+    "{question}\n\nYour program reads standard input and writes standard output.\n\n"
+    "Answer with one ```python block that holds the whole program and its imports."
+)
+CALLED = (
+    "{question}\n\nYour code is called as `{call}` and begins so:\n\n```python\n{start}\n```\n\n"
+    "Answer with one ```python block that holds the whole solution and its imports."
+)
+APPS_SECONDS = 4.0  # for all tests; APPS' own limit for one of them
+TYPING = "from typing import *\n"  # which the starter code of a class leaves out
+FILES = {"question": "question.txt", "input_output": "input_output.json"}
+FILES |= {"starter_code": "starter_code.py", "metadata": "metadata.json"}
+
+# The words of the output; numbers with a point as near as APPS' own check wants them (np.allclose).
+WRITTEN = """
+def same(word, gold):
+    near = {"rel_tol": 1e-5, "abs_tol": 1e-8}
+    return word == gold or "." in gold and math.isclose(float(word), float(gold), **near)
+
+for given, gold in CASES:
+    words = __main__(given).split()
+    assert len(words) == len(gold) and all(map(same, words, gold))
+"""
+# JSON has neither tuples nor keys that are numbers; of some problems each result is in a list.
+RETURNED = """
+def plain(value):
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
+
+for given, gold in CASES:
+    found = plain(CALL(*given))
+    assert gold in (found, [found])
+"""
+
+
+def apps(rows: list[Row], options: Options) -> Iterator[Problem]:
+    """`input_output` has the tests: calls where it names a function, else stdin and stdout."""
+    for place, row in enumerate(rows):
+        question = row.text("question").strip()
+        start = str(row.get("starter_code") or "").rstrip()
+        name, cases, fault = _tests(row)
+        if fault:
+            options.counts[f"{fault} left out"] += 1
+            continue
+        options.counts[f"problems judged by {'calls' if name else 'stdout'}"] += 1
+        prompt, answer = _called(question, start, name, cases) if name else _reads(question, cases)
+        own = options.id_of(row, place, "problem_id", "id")
+        yield Problem(own, prompt, answer, info=info_of(row, "difficulty"))
+
+
+def _tests(row: Row) -> tuple[str, list[tuple[Any, Any]], str]:
+    """The function's name, each input with its output, and why there are none that can be run."""
+    try:
+        tests = json.loads(str(row.get("input_output") or "{}"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{row.where}: its input_output is not JSON: {error}") from None
+    except ValueError:  # Python reads none of more
+        return "", [], "problems with integers of over 4300 digits"
+    if not isinstance(tests, dict):
+        raise ValueError(f"{row.where}: its input_output must be an object with inputs, outputs")
+    if tests.get("inputs", tests) in ({}, []):
+        return "", [], "problems without tests"
+    own = Row(tests, f"{row.where}, input_output")
+    name = str(own.get("fn_name") or "")
+    if name and (not name.isidentifier() or iskeyword(name)):  # it becomes part of the tests
+        raise ValueError(f"{own.where}: fn_name {name[:80]!r} is not a function name")
+    inputs = own.list("inputs")
+    outputs = own.list("outputs")
+    if len(inputs) != len(outputs):
+        return "", [], "problems with more inputs than outputs, or fewer,"
+    return name, list(zip(inputs, outputs, strict=True)), ""
+
+
+def _reads(question: str, cases: list[tuple[Any, Any]]) -> tuple[str, str]:
+    known = [(_lines(given), _lines(gold).split()) for given, gold in cases]
+    return READS.format(question=question), _of_cases("", SCRIPT, known, WRITTEN)
+
+
+def _called(question: str, start: str, name: str, cases: list[Any]) -> tuple[str, str]:
+    of_class = "class Solution" in start
+    call = f"Solution().{name}" if of_class else name
+    prompt = CALLED.format(question=question, call=call, start=start or f"def {name}(")
+    entry, before = ("Solution", TYPING) if of_class else (name, "")
+    return prompt, _of_cases(before, entry, cases, RETURNED.replace("CALL", call))
+
+
+def _of_cases(prompt: str, entry_point: str, cases: list[Any], tests: str) -> str:
+    tests = f"CASES = json.loads({json.dumps(cases)!r})\n{tests}"
+    return _answer(prompt, entry_point, tests, APPS_SECONDS)
+
+
+def _lines(value: Any) -> str:
+    """A text; some problems have a list of its lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def folders(data: str) -> tuple[list[Row], str]:
+    """The rows of the authors' folders, NUMBER/question.txt and so on, and "name sha256:..."."""
+    digest = hashlib.sha256()
+    rows = list[Row]()
+    for folder in sorted(path.parent for path in Path(data).glob(f"*/{FILES['question']}")):
+        there = {k: folder / name for k, name in FILES.items() if (folder / name).exists()}
+        values: dict[str, Any] = {"id": folder.name}
+        for key, path in there.items():
+            found = content(path)
+            digest.update(found)
+            values[key] = found.decode(errors="replace")
+        about = from_json(values.pop("metadata", "{}"), str(there.get("metadata")))
+        rows.append(Row({**about, **values}, str(folder)))
+    if not rows:
+        raise ValueError(f"{data} does not contain a folder with a {FILES['question']}")
+    return rows, f"{Path(data).name} sha256:{digest.hexdigest()}"

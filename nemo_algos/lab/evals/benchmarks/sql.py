@@ -8,14 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 from nemo_algos.engines.data.rows import Row
-from nemo_algos.lab.evals.benchmarks.source import Options, info_of
-from nemo_algos.lab.evals.problem import Problem
+from nemo_algos.lab.evals.problem import Options, Problem, info_of
 
 PROMPT = (
     "A SQLite database has these tables:\n\n```sql\n{schema}\n```\n\n{question}\n\n"
     "Answer with one SQLite query in a ```sql block."
 )
-SPIDER_SECONDS, BIRD_SECONDS = 5.0, 30.0  # for one query; 30 is BIRD's own limit
+# for one query; 30 is BIRD's own limit
+SPIDER_SECONDS = 5.0
+BIRD_SECONDS = 30.0
 NAME = re.compile(r"(?!\.)[^/\0]{1,200}")
 EVIDENCE = "{question}\n\nEvidence: {evidence}"
 
@@ -24,7 +25,8 @@ def spider(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The gold is `query`. Rows count as often as they occur, in order if it has ORDER BY."""
     schemas = _schemas(rows, options)
     for place, row in enumerate(rows):
-        query, question = row.text("query"), row.text("question").strip()
+        query = row.text("query")
+        question = row.text("question").strip()
         ordered = bool(re.search(r"\border\s+by\b", query, re.IGNORECASE))
         options.counts["queries with ORDER BY"] += ordered
         prompt = PROMPT.format(schema=schemas[row.text("db_id")], question=question)
@@ -36,7 +38,8 @@ def bird(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The gold is `SQL` or `sql`; evidence is shown. Rows are compared as sets."""
     schemas = _schemas(rows, options)
     for place, row in enumerate(rows):
-        question, evidence = row.text("question").strip(), str(row.get("evidence") or "").strip()
+        question = row.text("question").strip()
+        evidence = str(row.get("evidence") or "").strip()
         options.counts["questions without evidence"] += not evidence
         if evidence:
             question = EVIDENCE.format(question=question, evidence=evidence)

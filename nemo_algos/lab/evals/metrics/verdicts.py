@@ -51,7 +51,8 @@ def scalars(evaluation: Evaluation) -> dict[str, Floats]:
 
 def curves(evaluation: Evaluation, ks: list[int]) -> dict[str, Floats]:
     """[P, K] each; maj@k where there are answers, and few enough responses for it to be exact."""
-    correct, n = evaluation.correct, evaluation.rewards.shape[1]
+    correct = evaluation.correct
+    n = evaluation.rewards.shape[1]
     out = {
         "pass@k": pass_at_k(correct.sum(1), n, ks),
         "pass^k": pass_hat_k(correct.sum(1), n, ks),
