@@ -15,17 +15,11 @@ from nemo_algos.lab.evals.schema import URL
 from nemo_algos.lab.mismatch.responses import Responses
 
 Array = np.ndarray
-<<<<<<< HEAD
-SECONDS = httpx.Timeout(300.0, connect=10.0)
-LARGEST = 64 << 20  # bytes of an answer
+SECONDS = 300.0  # of a whole answer
 # responses that are asked; tokens generated; of each the likeliest
 ROWS = 16
 TOKENS = 8
 TOP = 20
-=======
-SECONDS = 300.0  # of a whole answer
-ROWS, TOKENS, TOP = 16, 8, 20  # responses that are asked; tokens generated; of each the likeliest
->>>>>>> h-evals
 ASKED = (0.5, 0.5)  # temperature, top-p
 # nothing that a model's generation_config would set
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -50,19 +44,11 @@ class Server:
             raise ValueError(
                 f"--sampler {url!r} is not a URL. Write it like http://localhost:8000/v1."
             )
-<<<<<<< HEAD
-        self.url = url.rstrip("/")
-        self.key = key
-        self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
-        listed = self._asked("GET", "models", "data")
-        self.models = [m["id"] for m in listed if isinstance(m.get("id"), str)]
-=======
         self.client = Client(url, "OPENAI_API_KEY", seconds=SECONDS)
         self.url = self.client.url
         self.models = [
             m["id"] for m in self._asked("/models", "data") if isinstance(m.get("id"), str)
         ]
->>>>>>> h-evals
         if not self.models:
             raise ValueError(f"{url}/models lists no model. Name an OpenAI-compatible server.")
 
@@ -107,12 +93,7 @@ class Server:
 
     def _asked(self, path: str, key: str, body: dict[str, Any] | None = None) -> list[Any]:
         """The objects of a list in an answer."""
-<<<<<<< HEAD
-        where = f"{self.url}/{path}"
-        content = bytearray()
-=======
         where = f"{self.url}{path}"
->>>>>>> h-evals
         try:
             content = asyncio.run(self.client.ask(path, body))
         except NoAnswer as error:

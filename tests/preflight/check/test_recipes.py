@@ -15,13 +15,8 @@ from nemo_algos import config
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, at
-<<<<<<< HEAD
 from nemo_algos.engines.nemo.derived_config import DEFAULT
-from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
-=======
-from nemo_algos.engines.nemo.decided import DEFAULT
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
->>>>>>> h-evals
 from nemo_algos.preflight.check import known_models, snapshot
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.layout import layout
