@@ -51,7 +51,11 @@ def change(tree: DictConfig, was, now):
             tree[key] = value
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+OLDER, NEWEST = VERSIONS
+EACH = [NEWEST, pytest.param(OLDER, marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=EACH)
 def composed(request):
     """Of one version, by name."""
     release = load(request.param)
@@ -81,6 +85,7 @@ def test_none_is_called_impossible(composed):
     assert seen > 140
 
 
+@pytest.mark.long
 def test_the_page_is_current(composed, request):
     """docs/base_configs.md is what check says now of every GRPO config of NeMo-RL."""
     version = request.node.callspec.params["composed"]
