@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matrix import some_of
 from mistakes import DENSE, MISTAKES, MOE, OF, ONE, RIGHT, SHARED
 from says import Says
 from typer.testing import CliRunner
@@ -145,15 +146,10 @@ TYPED = (
     "policy.generation.top_k", "policy.generation.vllm_cfg.is_mx", "policy.logprob_chunk_size",
     "policy.reward_model_cfg.enabled",
 )  # fmt: skip
-ODD = [(ONE, None), (MOE, "x")]
-FURTHER = [(ONE, []), (ONE, 0), (MOE, -1.5), (MOE, 1e300), (ONE, LONG)]
+ODD = [(ONE, None), (ONE, []), (ONE, LONG), (ONE, 0), (MOE, "x"), (MOE, -1.5), (MOE, 1e300)]
 
 
-@pytest.mark.parametrize(
-    ("config", "value"),
-    [*ODD, *(pytest.param(*each, marks=pytest.mark.long) for each in FURTHER)],
-    ids=lambda x: repr(x)[:8],
-)
+@pytest.mark.parametrize(("config", "value"), some_of(ODD, 2), ids=lambda x: repr(x)[:8])
 def test_a_wrong_value_anywhere_is_survived(config, value):
     """A finding or none, never an exception; what has no error can be planned."""
     composed = compose(apply_overrides(read(Path(path_of(config))), []), load("main"))
