@@ -234,7 +234,9 @@ def test_prompts_are_needed(folders):
         examine([from_arrays(cut)], folders[0])
 
 
-@pytest.mark.parametrize("scale, name", [(0.0, "adapter_missing"), (2.0, "adapter_twice")])
+@pytest.mark.parametrize(
+    "scale, name", some_of([(0.0, "adapter_missing"), (2.0, "adapter_twice")], 1)
+)
 def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale, name):
     torch.manual_seed(3)
     files, added = {}, {}
@@ -304,7 +306,7 @@ def test_an_adapter_adds_its_scaled_product(tmp_path):
     assert torch.equal(added, torch.full((32, 32), 8.0))
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("temperature", some_of([0.6, 1.0], 1))
 def test_log_probs_recorded_before_the_trainers_temperature_have_its_value(folders, temperature):
     """The engine returns raw log-probs, the trainer divides its logits or does not."""
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.6)
