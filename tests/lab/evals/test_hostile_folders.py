@@ -275,7 +275,7 @@ def changed(value, path, new):
 WRONG = [None, "x"], [-1.5, float("nan")], [10**400, []]
 
 
-@pytest.mark.parametrize("wrong", some_of(WRONG, 1), ids=str)
+@pytest.mark.parametrize("wrong", some_of(WRONG, 1), ids=["kinds", "numbers", "sizes"])
 @pytest.mark.parametrize("place", [p for p in READ["report"] if p != "eval/math500/problems.jsonl"])
 def test_no_value_of_a_file_leads_to_a_traceback(shown, place, wrong):
     """Every key of every file with values that it should not have: a page, or a sentence."""
