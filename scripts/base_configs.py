@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 from unittest import mock
@@ -65,10 +65,10 @@ ALIKE = (
 Verdicts = dict[str, dict[str, str]]  # by method, by key: why it is refused
 
 
-def composed(release: Release) -> dict[str, Composed]:
-    """By name: each config with nothing else written."""
+def composed(release: Release, names: Iterable[str] = ()) -> dict[str, Composed]:
+    """By name: each config, or those of `names`, with nothing else written."""
     own = {"engine": "nemo_rl", "method": {"name": "grpo"}}
-    written = {name: own | {"nemo_rl": {"config": name}} for name in release.grpo}
+    written = {name: own | {"nemo_rl": {"config": name}} for name in names or release.grpo}
     with nowhere():
         return {name: compose(OmegaConf.create(one), release) for name, one in written.items()}
 

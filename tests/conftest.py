@@ -15,17 +15,16 @@ import pytest
 gc.disable()  # while modules are imported, which stay: to look for garbage in them takes seconds
 # files of few tests that take long: at the end, one of them would leave the other cores idle
 FIRST = {
-    "test_causes.py",
+    "test_check.py",
     "test_doc_commands.py",
     "test_entropy_triton.py",
+    "test_examination.py",
     "test_hostile_code.py",
-    "test_hostile_folders.py",
-    "test_hostile_math.py",
     "test_imports.py",
+    "test_papers.py",
     "test_pool.py",
     "test_report.py",
-    "test_resume.py",
-    "test_trace.py",
+    "test_runs.py",
     "test_wheel.py",
 }
 

@@ -21,6 +21,7 @@ PLAN = "nemo_algos/preflight/plan/"
 OF_MEMORY = "tests/preflight/plan/test_memory_model.py"
 VERDICT = "nemo_algos/lab/mismatch/verdict.py"
 OF_VERDICT = "tests/lab/mismatch/test_verdict.py"
+OF_MEMORIES = "tests/algorithms/methods/test_memory.py"
 OF_ZOO = "tests/algorithms/methods/test_zoo.py"
 GOLDEN = "tests/algorithms/golden/test_committed.py"
 
@@ -45,7 +46,9 @@ MUTANTS = [
     Mutant(ZOO + "clipping.py", "params.beta_low", "params.beta_high"),
     Mutant(ZOO + "entropy.py", "lower) | (values", "lower) & (values"),
     Mutant(ZOO + "off_policy.py", "int((means <", "int((ranked <"),
-    Mutant(ZOO + "memory.py", "= [a, b, way]", "= [a, b, past.get(key, [0, 0, way])[2]]"),
+    Mutant(
+        ZOO + "memory.py", "= [a, b, way]", "= [a, b, past.get(key, [0, 0, way])[2]]", OF_MEMORIES
+    ),
     Mutant(ZOO + "entropy.py", "values >= low", "values > low", OF_ZOO),
     Mutant(
         ZOO + "clipping.py",

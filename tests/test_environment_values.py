@@ -11,6 +11,15 @@ from nemo_algos.cli import app
 from nemo_algos.config import as_written
 
 SECRET = "sk-ENV-SECRET-123456"
+KINDS = {  # of secrets, for what prints texts in a notation of its own
+    "a line": "sk-SECRET-1234567890",
+    "lines": "-----BEGIN KEY-----\nSECRETSECRET1234\n-----END KEY-----",
+    "a quote": "sk-'SECRET'-1234567890",
+    "both quotes": "sk-'SECRET\"-1234567890",
+    "a backslash": "sk-\\SECRET\\-1234567890",
+    "a letter that is not printed": "sk-\x07SECRET-1234567890",
+    "a letter of another alphabet": "sk-SECRET-ключ-1234567890",
+}
 GIVEN = "${oc.env:MINE}"
 SMALL = ("grpo.max_num_steps=1", "grpo.val_at_start=false", "grpo.val_at_end=false")
 WRONG = {
@@ -42,11 +51,28 @@ def said(*words):
 
 
 @pytest.mark.parametrize("key", WRONG)
-@pytest.mark.parametrize("command", [("train",), ("check",), ("check", "--json")])
-def test_no_error_shows_it(key, command):
-    status, text = said(*command, "etr.yaml", f"{key}={WRONG[key]}")
-    assert status in (1, 2) and SECRET not in text
-    assert key.split(".")[0] in text
+def test_no_error_shows_it(key):
+    for command in ("train", "check"):
+        status, text = said(command, "etr.yaml", f"{key}={WRONG[key]}")
+        assert status in (1, 2) and SECRET not in text
+        assert key.split(".")[0] in text
+
+
+@pytest.mark.parametrize("given", [GIVEN, f"x {GIVEN} y"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_error_shows_a_secret_of_any_kind(kind, given, monkeypatch):
+    monkeypatch.setenv("MINE", KINDS[kind])
+    for words in (
+        ["check", "etr.yaml"],
+        ["check", "etr.yaml", "--json"],
+        ["check", "nemo_rl.yaml"],
+    ):
+        status, text = said(*words, f"grpo.seed='{given}'")
+        assert status == 1 and "SECRET" not in text and "seed" in text, words
+    value = config.resolve(config.OmegaConf.create({"a": given}))["a"]
+    assert KINDS[kind] in value
+    for shown in (value, repr(value), json.dumps(value), str({"a": value})):
+        assert "SECRET" not in as_written(shown)
 
 
 @pytest.mark.parametrize("key", ["logger.wandb_enabled", "grpo.seed", "nothing"])

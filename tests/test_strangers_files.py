@@ -1,18 +1,18 @@
 """Every reader of a file from anyone, and every kind of broken file: a sentence that names it.
 
-Some kinds are whole files to some readers; then they are read. Nothing else comes out.
+Some kinds are whole files to some readers; then they are read. Nothing else comes out: no code
+runs, nothing is waited for, no memory is filled, no terminal obeys.
 """
 
 import gzip
-import io
 import os
 import shutil
-import zipfile
+import tracemalloc
 
-import numpy as np
 import pytest
 import small_llama
-import torch
+from commands import invoke
+from strangers import BOMBS, GOOD, KINDS, LAUGH
 
 from nemo_algos import config, untrusted
 from nemo_algos.algorithms.golden import verify
@@ -23,85 +23,6 @@ from nemo_algos.jsonl import read_lines, read_object
 from nemo_algos.lab.evals import nemo_file
 
 ROW = b'{"problem": "1 + 1?", "answer": "2"}'
-TOKENS = b'{"tokens": [1], "sampler_logprobs": [-1], "trainer_logprobs": [-1]}\n'
-
-
-def npz(**entries):
-    file = io.BytesIO()
-    np.savez(file, **entries)
-    return file.getvalue()
-
-
-def pt(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def claiming(header):
-    """An .npz whose array's header is this text."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        text = header.encode().ljust(117) + b"\n"
-        archive.writestr(
-            "tokens.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-        )
-    return file.getvalue()
-
-
-def unknown_compression():
-    content = bytearray(npz(tokens=np.ones((2, 3))))
-    for mark, at in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
-        start = content.index(mark) + at
-        content[start : start + 2] = (77).to_bytes(2, "little")
-    return bytes(content)
-
-
-def flipped():
-    file = io.BytesIO()
-    np.savez_compressed(file, tokens=np.arange(3000).reshape(3, 1000))
-    content = bytearray(file.getvalue())
-    content[len(content) // 2] ^= 0xFF
-    return bytes(content)
-
-
-GOOD = {
-    ".json": b'{"cases": [1], "evaluation_data": [{}], "inputs": {}}',
-    ".jsonl": TOKENS,
-    ".csv": b"problem,answer\n1 + 1?,2\n",
-    ".npz": npz(tokens=np.ones((2, 3))),
-    ".pt": pt({"tokens": torch.ones(2, 3)}),
-    ".yaml": b"grpo: {seed: 1}\n",
-    ".parquet": b"PAR1",
-    ".safetensors": b"\x08\0\0\0\0\0\0\0{}      ",
-}
-KINDS = {
-    "empty": b"",
-    "zeros": bytes(2000),
-    "noise": bytes(range(256)) * 8,
-    "UTF-16": "{}".encode("utf-16"),
-    "no UTF-8": b'{"a": "\xff"}\n',
-    "deep lists": b"[" * 100_000,
-    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
-    "a number of 4400 digits": b"[" + b"1" * 4400 + b"]\n",
-    "a number of 400 digits": TOKENS.replace(b"[1]", b"[1" + b"0" * 400 + b"]"),
-    "a step beyond integers": TOKENS.replace(b"}", b', "step": 1e300}'),
-    "another type": b'[1, "a", null]\n',
-    "a long field": b"problem,answer\n" + b"1" * 200_000 + b",2\n",
-    "an open quote": b'problem,answer\n"1,2\n' * 3,
-    "a NUL": b"problem,answer\n\0,2\n",
-    "escape sequences": b'{"\x1b[2J": "\x1b[2J"}\n',
-    "escape sequences in JSON": rb'{"\u001b[2J": "\u001b[2J"}' + b"\n",
-    "a header of 80 TB": claiming("{'descr': '<f8', 'fortran_order': False, 'shape': (10**13,), }"),
-    "a claim of 80 TB": claiming(
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
-    ),
-    "a header of brackets": claiming("(((("),
-    "unknown compression": unknown_compression(),
-    "a flipped byte": flipped(),
-    "strides of 0": pt({"tokens": torch.ones(1).expand(10**6, 10**6)}),
-    "a pickle": b"cos\nsystem\n(S'touch ran'\ntR.",
-}
 READERS = {
     "verify": (verify.read, (".json", ".json.gz")),
     "rows": (rows.load, (".json", ".jsonl", ".csv", ".jsonl.gz", ".csv.gz", ".parquet")),
@@ -140,6 +61,24 @@ def test_a_broken_file_is_read_or_named_in_a_sentence(name, suffix, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_config_that_would_take_all_memory_ends_in_a_sentence(name, tmp_path):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(BOMBS[name])
+    with pytest.raises(config.ConfigError) as error:
+        config.load(path)
+    assert len(str(error.value)) < 2000
+
+
+def test_one_key_alone_is_bounded_too(tmp_path):
+    """Commands look at `engine` before they resolve the whole."""
+    path = tmp_path / "bomb.yaml"
+    path.write_text(f"a0: lol\n{LAUGH}\nengine: ${{a12}}\nmethod: grpo\n")
+    for command in ("check", "train", "plan"):
+        done = invoke(command, str(path))
+        assert done.exit_code in (1, 2) and len(done.output) < 5000, command
+
+
 # a config may come from a pipe; a run's folder is looked through before its checkpoints are read
 @pytest.mark.parametrize(
     ("name", "suffix"), [walk for walk in WALK if walk[0] not in ("config", "checkpoint")]
@@ -157,6 +96,24 @@ def test_what_is_no_file_is_named_and_never_waited_for(name, suffix, tmp_path):
         said(asked(name, path), path)
 
 
+@pytest.mark.parametrize("place", ["itself", "its parent"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+def test_a_config_that_is_no_file_is_not_waited_for(place, kind, tmp_path):
+    path = tmp_path / "odd.yaml"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    if place == "its parent":
+        path = tmp_path / "mine.yaml"
+        path.write_text("defaults: odd.yaml\n")
+    done = invoke("check", str(path))
+    printed = done.output.replace("\n", "")
+    assert done.exit_code in (1, 2) and ("odd.yaml" in printed or "/dev/zero" in printed)
+
+
 @pytest.mark.parametrize(("name", "suffix"), [w for w in WALK if w[1].endswith(".gz")])
 def test_a_bomb_is_not_unpacked(name, suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(untrusted, "MOST", 1 << 20)
@@ -165,6 +122,26 @@ def test_a_bomb_is_not_unpacked(name, suffix, tmp_path, monkeypatch):
     assert "more than 1 MiB" in asked(name, path)
     path.write_bytes(gzip.compress(ROW)[:-9])
     said(asked(name, path), path)
+
+
+def test_gzip_is_unpacked_up_to_a_size():
+    assert untrusted.decompress(gzip.compress(b"x" * 1000), 1000) == b"x" * 1000
+    assert untrusted.decompress(b"", 1000) == b""
+    for broken in (b"no gzip", gzip.compress(b"x" * 1000, mtime=0)[:-9]):
+        with pytest.raises(ValueError, match="broken or cut"):
+            untrusted.decompress(broken, 1000)
+    bomb = gzip.compress(bytes(100 << 20))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="more than 1 MiB"):
+        untrusted.decompress(bomb, 1 << 20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 << 20
+
+
+def test_printable():
+    assert untrusted.printable("a\tb\nc é 答") == "a\tb\nc é 答"
+    assert untrusted.printable("\x1b[2Jx\r\x07\x9b1m\u202e\ud800") == " [2Jx   1m  "
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])

@@ -88,9 +88,16 @@ def test_mistakes_are_said_before_anything_runs(change, said):
     assert Says(said) in str(error.value).splitlines()
 
 
+LARGER = [("mismatch", 1310, 0), ("board", 910, 288)]
+
+
 @pytest.mark.parametrize(
     ("name", "every", "tuning_runs"),
-    [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1310, 0), ("board", 910, 288)],
+    [
+        ("quick", 24, 8),
+        ("full", 640, 96),
+        *(pytest.param(*of, marks=pytest.mark.long) for of in LARGER),
+    ],
 )
 def test_the_studies_are_valid(name, every, tuning_runs):
     plan = design.load(CONFIGS / f"{name}.yaml", [])

@@ -62,14 +62,8 @@ GONE = {
 def run(code, cwd):
     code = f"BLOCKED = {GONE!r}\n{BLOCKED}\n{code}"
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
-
-
-def commands(cwd, *several):
-    """The status of each, what it says, and what it says of mistakes."""
-    status, said, wrong = run(CLI.format(commands=several), cwd)
-    assert (status, wrong) == (0, "")
-    return json.loads(said)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_what_is_blocked():
@@ -89,9 +83,7 @@ new = old + torch.tensor([[0.1], [0.0]])
 loss, metrics = nemo_algos.batch_loss("etr", new.requires_grad_(), rollouts)
 print(f"{loss.item():.6f}")
 """
-    status, said, wrong = run(code, tmp_path)
-    assert (status, wrong) == (0, "")
-    assert float(said) == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
+    assert float(run(code, tmp_path)) == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
 
 
 WORKING = [
@@ -111,23 +103,35 @@ NEEDING = [
 ]
 
 
-def test_what_works(tmp_path):
-    ended = commands(tmp_path, *(words for words, _ in WORKING))
-    for (words, says), (status, said, wrong) in zip(WORKING, ended, strict=True):
+OWN = ["policy.model_name=some/model", "data.train.data_path=rows.jsonl"]
+VERIFIER = ["check", "math.yaml", *OWN]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """By command: its status, what it says, and what it says of mistakes; none leaves a file."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    several = [*(words for words, _ in WORKING), *(words for words, *_ in NEEDING), VERIFIER]
+    said = json.loads(run(CLI.format(commands=several), folder))
+    assert [path.name for path in folder.iterdir()] == ["rows.jsonl"]
+    return {" ".join(words): end for words, end in zip(several, said, strict=True)}
+
+
+def test_what_works(ended):
+    for words, says in WORKING:
+        status, said, wrong = ended[" ".join(words)]
         assert status == 0 and says in said, (words, wrong)
 
 
-def test_the_others_name_the_extra(tmp_path):
-    ended = commands(tmp_path, *(words for words, *_ in NEEDING))
-    for (words, extra, module), (status, _, wrong) in zip(NEEDING, ended, strict=True):
+def test_the_others_name_the_extra(ended):
+    for words, extra, module in NEEDING:
+        status, _, wrong = ended[" ".join(words)]
         wanted = Says(f"{module} pip install 'nemo-algos[{extra}]' uv --extra {extra}")
         assert status == 2 and wrong == wanted, words
         assert len(wrong.splitlines()) == 1
-    assert [*tmp_path.iterdir()] == []
 
 
-def test_a_verifier_that_is_not_installed_is_a_finding(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
-    own = ["policy.model_name=some/model", "data.train.data_path=rows.jsonl"]
-    ((status, said, _),) = commands(tmp_path, ["check", "math.yaml", *own])
+def test_a_verifier_that_is_not_installed_is_a_finding(ended):
+    status, said, _ = ended[" ".join(VERIFIER)]
     assert status == 1 and "data.verifier" in said and "pip install 'nemo-algos[engine]'" in said

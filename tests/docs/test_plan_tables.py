@@ -12,6 +12,7 @@ tables = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(tables)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_the_page_is_current(name):
     assert (ROOT / name).read_text() == tables.page(name), "run scripts/plan_tables.py"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from matrix import some_of
 from says import Says
 from scipy import stats
 from typer.testing import CliRunner
@@ -180,10 +181,11 @@ def test_the_page_is_what_plan_prints(name):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_every_command_is_one_that_check_and_eval_accept(name):
+@pytest.mark.parametrize("share", some_of(range(3), 1))
+def test_every_command_is_one_that_check_and_eval_accept(name, share):
     script = "\n".join(lines_of(name))
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    trained, evaluated = set(), set()
+    trained, evaluated = {}, {}  # in their order
     for line in script.splitlines():
         words = shlex.split(line)
         if words[:2] == ["nemo-algos", "train"]:
@@ -192,18 +194,20 @@ def test_every_command_is_one_that_check_and_eval_accept(name):
                 for w in words[2:]
                 if not w.startswith(("grpo.seed", "logger.", "checkpointing.checkpoint_dir"))
             ]
-            trained.add(tuple(kept[: kept.index("--resume")] if "--resume" in kept else kept))
+            kept = kept[: kept.index("--resume")] if "--resume" in kept else kept
+            trained[tuple(kept)] = None
         if words[:2] == ["nemo-algos", "eval"]:
-            evaluated.add(tuple(w for w in words[2:] if not w.startswith(("out=", "model."))))
+            kept = tuple(w for w in words[2:] if not w.startswith(("out=", "model.")))
+            evaluated[kept] = None
     assert trained and evaluated
-    for recipe, *keys in trained:
+    for recipe, *keys in [*trained][share::3]:
         written = apply_overrides(read(find(recipe)), keys)
         if written.engine == "local":
             parse(resolve(written))
             continue
         found = judge(written, release(versions(recipe)[0]))[1]
         assert not [f for f in found if f.severity == "error"], (recipe, keys)
-    for config, *keys in evaluated:
+    for config, *keys in [*evaluated][share::3]:
         model = {"engine": "endpoint", "name": "x"}
         parse_config(
             {**load(find(config), keys), "model": model}

@@ -85,5 +85,6 @@ def test_kernels_equal_the_torch_path():
     assert run(INTERPRETED, TRITON_INTERPRET="1") == ["equal"]
 
 
+@pytest.mark.long
 def test_kernels_compile_for_hopper_and_load_16_bytes_at_a_time(tmp_path: Path):
     assert run(COMPILED, TRITON_CACHE_DIR=str(tmp_path)) == ["True"] * 4

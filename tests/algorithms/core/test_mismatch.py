@@ -30,6 +30,7 @@ def test_the_99th_percentile_is_the_smallest_with_99_of_100_below(tokens, rank):
     assert of(gaps)["p99"] == pytest.approx(rank / 1000)
 
 
+@pytest.mark.long
 def test_of_17_million_tokens():
     """More than torch.quantile takes in older versions."""
     old = torch.arange(2**24 + 99, dtype=torch.float32)[None] / 2**25

@@ -63,6 +63,8 @@ def test_a_prompt_forgets_by_the_moves_since_its_last_visit(moves, rho):
     memory = spo.signals(rollouts([1, 3], [1, 0], drift=moves[1]), memory).memory
     got = memory["advantages"]["prompts"]["1"][:2]
     assert got == pytest.approx([rho * (0.96 * 2 + 1) + 1, rho * 0.96 * 2], rel=1e-14)
+    again = spo.signals(rollouts([3, 3], [1, 0]), memory)  # no move since its second visit
+    assert again.metrics["spo/rho"] == pytest.approx(0.96)
 
 
 def test_constant_forgetting_needs_no_drift():

@@ -156,32 +156,6 @@ def test_successes_of_a_named_part_of_the_reward():
 
 
 @every_block
-def test_order_of_sequences(block):
-    batch, rows = make(), torch.randperm(16, generator=torch.Generator().manual_seed(1))
-    entropy = entropies(batch)
-    whole, shuffled = run(block, batch, entropy), run(block, batch.rows(rows), entropy[rows])
-    close(shuffled[0], whole[0])
-    for got, want in zip(shuffled[1:3], whole[1:3], strict=True):
-        close(got, want[rows])
-
-
-@every_block
-def test_padding_columns(block):
-    batch = make()
-    entropy = entropies(batch)
-    wide = [
-        torch.nn.functional.pad(x, (2, 3), value=float("nan")) for x in (batch.logprobs, entropy)
-    ]
-    names = ("old_logprobs", "ref_logprobs", "entropy", "gen_logprobs", "mask")
-    fields = {k: torch.nn.functional.pad(getattr(batch.rollouts, k), (2, 3)) for k in names}
-    whole = run(block, batch, entropy)
-    padded = run(block, Batch(replace(batch.rollouts, **fields), wide[0]), wide[1])
-    close(padded[0], whole[0])
-    for got, want in zip(padded[1:3], whole[1:3], strict=True):
-        close(got[:, 2:-3], want)
-
-
-@every_block
 @pytest.mark.parametrize("batch_size", [None, 8])
 @pytest.mark.parametrize("cuts", [[8, 8], [1, 7, 3, 5], "ranks"], ids=str)
 def test_micro_batches_and_ranks(block, cuts, batch_size):

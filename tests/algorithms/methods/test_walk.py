@@ -11,6 +11,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 import torch
 from batches import Batch, change, make
+from matrix import some_of
 from says import Says
 
 from nemo_algos.algorithms.build import build
@@ -153,17 +154,18 @@ def test_a_key_changes_what_is_trained_or_is_refused(name):
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_combination_differs_from_both_or_is_refused(slot):
+@pytest.mark.parametrize("share", some_of(range(4), 1))
+def test_a_combination_differs_from_both_or_is_refused(slot, share):
     """But grpo, which is the plain surrogate: what stands beside it makes the method."""
     accepted = 0
-    for base, part in product(METHODS, METHODS):
+    for base, part in [*product(METHODS, METHODS)][share::4]:
         block = {**own(base), slot: own(part)}
         if base == part or "grpo" in (base, part) or refused(block):
             continue
         accepted += 1
         got = Trained(block)
         assert got.differs(alone(base)) and got.differs(alone(part)), block
-    assert accepted > 100
+    assert accepted > 25
 
 
 @pytest.mark.parametrize("slot", SLOTS)

@@ -1,4 +1,4 @@
-"""The zoo by hand, one small number each; all of it against other code: tests/real/peers."""
+"""What the zoo's numbers in tests/golden do not reach: metrics, windows, rounding, combinations."""
 
 from dataclasses import replace
 
@@ -9,35 +9,6 @@ from batches import Batch, close, make, run
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
-
-MASK = torch.arange(4) < torch.tensor([[1], [2], [3], [4], [2], [2]])
-# a success of one token among failures of two to four, and a flat group
-ROLLOUTS = Rollouts(
-    group=torch.tensor([0, 0, 0, 0, 1, 1]),
-    rewards=torch.tensor([1.0, 0, 0, 0, 1, 1]),
-    mask=MASK,
-    old_logprobs=-torch.ones(6, 4, dtype=torch.float64),
-)
-MEAN, STD = 5 / 14, (5 / 14 * 9 / 14 * 14 / 13) ** 0.5  # of the 14 tokens 5 have a reward of 1
-
-
-@pytest.mark.parametrize(
-    ("method", "advantages"),
-    [
-        ({"name": "dr_grpo", "max_tokens": 2}, [0.375, -0.25, -0.375, -0.5, 0, 0]),
-        ("rloo", [1, -1 / 3, -1 / 3, -1 / 3, 0, 0]),
-        ("opo", [0.9, -0.1, -0.1, -0.1, 0, 0]),
-        ("maxrl", [3, -1, -1, -1, 0, 0]),
-        ("pass_at_k", [1, 0, 0, 0, 0, 0]),
-        ("lite_ppo", [0.75 / 0.3**0.5, *[-0.25 / 0.3**0.5] * 3, 0, 0]),
-        ("reinforce_pp", [(r - MEAN) / STD for r in (1, 0, 0, 0, 1, 1)]),
-        ("luspo", [1.5, -1, -1.5, -2, 0, 0]),
-    ],
-    ids=str,
-)
-def test_advantages(method, advantages):
-    got = build(method).signals(ROLLOUTS).advantages[:, 0]
-    close(got, torch.tensor(advantages, dtype=torch.float64), 1e-5)  # 1e-6 beside a deviation
 
 
 def tokens(*log_ratios, rewards=(1.0, 0.0), old=-1.0):
@@ -58,20 +29,6 @@ def test_a_token_beyond_its_divergence_counts_as_clipped(name):
     )
     assert result.stats.summary()["clip/fraction"] == 2 / 8
     assert (result.grad == 0).tolist() == [[True, False, False, False], [False, False, True, False]]
-
-
-def test_ipo_keeps_by_the_distance_alone():
-    """p = e^-1, eps .3: kept from .068 to .668; the gradient is A r / 8 there, whatever A is."""
-    jumps = [0.0, 0.55, 0.7, -1.5], [0.0, 0.55, 0.7, -2.0]
-    batch = tokens(*jumps)
-    ratio = torch.tensor(jumps, dtype=torch.float64).exp()
-    keep = torch.tensor([[True, True, False, True], [True, True, False, False]])
-    A = torch.tensor([[0.5], [-0.5]], dtype=torch.float64)
-    result = run("ipo", batch, LossConfig())
-    close(result.grad, -(keep * A * ratio) / 8)
-    close(result.value, -(keep * A * ratio).sum() / 8)
-    pulled = run({"name": "ipo", "kl_tau": 0.1}, batch, LossConfig())
-    close(pulled.grad - result.grad, 0.2 * ratio.log() / 8)
 
 
 def test_a_certain_token_stays_within_the_binary_kl():
@@ -95,25 +52,6 @@ def test_fipos_future_is_the_sum_over_any_number_of_windows_and_holes():
         decay = 0.5 ** ((n[None] - n[:, None]) / 32).double()
         want = (decay.triu() @ l[i, places]).exp()
         close(got[i, places], want)
-
-
-def test_gepos_denominator_is_the_groups():
-    """q = e^-1 and e^-2 (one token each): E = (q1^2 + q2^2) / (q1 + q2)."""
-    old = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64)
-    rollouts = replace(tokens([0.0], [0.0]).rollouts, old_logprobs=old)
-    algorithm = build("gepo")
-    shaped = algorithm.transform(torch.zeros_like(old), rollouts.mask, algorithm.signals(rollouts))
-    q = old.exp()
-    close(shaped.log_ratio.exp(), q / (q.square().sum() / q.sum()))
-
-
-def test_a_distilled_token_is_pulled_to_the_teacher_whatever_the_rewards():
-    batch = tokens([0.0, 0.0], [0.0, 0.0], rewards=(1.0, 1.0))
-    teacher = torch.tensor([[-0.5, -1.5], [-1.0, -1.0]], dtype=torch.float64)
-    batch = Batch(replace(batch.rollouts, ref_logprobs=teacher), batch.logprobs)
-    result = run("opd", batch, LossConfig())
-    close(result.grad, torch.tensor([[-0.125, 0.125], [0, 0]], dtype=torch.float64))
-    assert build("opd").signals(batch.rollouts).metrics == {"opd/teacher_kl": 0.0}
 
 
 def test_advantages_and_bounds_of_the_zoo_combine():

@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_warm_start(tmp_path_factory):
+@contextmanager
+def quick(tmp_path_factory):
     """Little is taught, and nothing drawn at the end, which takes longer than such a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_policy, "WARM_STEPS", 2)
@@ -37,6 +38,13 @@ def short_warm_start(tmp_path_factory):
         patch.setattr(
             "nemo_algos.engines.local.summary.plot", lambda folder, _: folder / "curves.png"
         )
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_warm_start(tmp_path_factory):
+    """All runs of the file are quick."""
+    with quick(tmp_path_factory):
         yield
 
 

@@ -15,11 +15,6 @@ PROMPTS = [[7, 20, 9], [5, 6, 30, 31, 14, 8, 11, 29, 4], [33], [10, 13, 21, 4, 2
 G, TEMPERATURE = 6, 0.8
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return small_llama.save(tmp_path_factory.mktemp("llama"))
-
-
 def policy_of(folder, **settings):
     return HFPolicy(small_llama.section(folder, **settings), torch.device("cpu"))
 

@@ -13,11 +13,6 @@ from tqdm.auto import tqdm
 from nemo_algos.engines.local.hf import HFPolicy, from_pretrained, load_model, load_tokenizer
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return small_llama.save(tmp_path_factory.mktemp("llama"))
-
-
 def policy_of(folder):
     return HFPolicy(small_llama.section(folder), torch.device("cpu"))
 

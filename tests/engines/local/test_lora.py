@@ -14,11 +14,6 @@ from nemo_algos.preflight.check.local.judge import parse
 PROMPTS, ROWS = [[7, 20, 9], [5, 6, 30, 31]], torch.arange(8)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return small_llama.save(tmp_path_factory.mktemp("llama"))
-
-
 def policy_of(folder, **lora):
     settings = {"lora_cfg": {"enabled": True, "dim": 4, **lora}}
     return HFPolicy(small_llama.section(folder, dtensor_cfg=settings), torch.device("cpu"))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import trainers
+from matrix import some_of
 
 from nemo_algos.engines.data.schema import DataSection
 
@@ -20,7 +21,7 @@ def mostly_flat():
     return task
 
 
-@pytest.mark.parametrize("method", ["grpo", "etr", "apmpo", "gspo", "cispo"])
+@pytest.mark.parametrize("method", some_of(["grpo", "etr", "apmpo", "gspo", "cispo"], 3))
 def test_flat_groups_count_as_with_a_vanishing_kl_penalty(method):
     """Which makes the engine train on them too, and changes nothing else."""
     plain = trainers.update(*SEVERAL, method=method, task=mostly_flat())[1]

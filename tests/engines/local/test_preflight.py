@@ -114,8 +114,6 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
             ".jsonl .json .csv .gz .parquet",
         ),
         ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "JSON .json"),
-        ("a.jsonl", b"\xff\xfe", "decode"),
-        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz"),
         ("a.json", b"{}", "list rows"),
         ("a.json", b'[{"problem": "", "answer": "1"}]', "problem answer"),
         ("a.csv", b"problem;answer\n1;2\n", "'problem'"),

@@ -259,13 +259,6 @@ def test_a_threshold_ends_it_and_a_higher_one_goes_on(tmp_path, scripted):
 # ---- to go on
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, short_warm_start):  # noqa: F811
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    train(folder)
-    return folder
-
-
 def test_a_finished_run_says_so_and_does_nothing(whole, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.name != "lock"}
     monkeypatch.setattr(running, "build_trainer", None)

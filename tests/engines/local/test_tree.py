@@ -6,6 +6,7 @@ import pytest
 import small_llama
 import torch
 import transformers
+from matrix import some_of
 from small_llama import WORDS
 
 from nemo_algos.engines.local.experience import Experience
@@ -60,18 +61,19 @@ def experience():
     return Experience(prompts, prompt_mask, group, tokens, mask, *[zeros] * 3, shown)
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def policy(request, tmp_path_factory):
-    kind, sizes, takes = MODELS[request.param]
-    folder = tmp_path_factory.mktemp("model")
+def policy(name, folder):
+    kind, sizes, _ = MODELS[name]
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**{**COMMON, **sizes})
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     small_llama.tokenizer().save_pretrained(folder)
     generation = {"max_new_tokens": 6, "temperature": TEMPERATURE}
-    made = HFPolicy(small_llama.section(folder, generation=generation), torch.device("cpu"))
-    assert bool(made.tree_width(experience())) == takes
-    return made
+    return HFPolicy(small_llama.section(folder, generation=generation), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_which_models_take_trees(name, tmp_path):
+    assert bool(policy(name, tmp_path).tree_width(experience())) == MODELS[name][2]
 
 
 def plain(policy, of):
@@ -110,18 +112,25 @@ def filtered(of):
     return replace(of, support=pack(kept & of.mask[..., None]))
 
 
-@pytest.mark.parametrize("made", [experience, lambda: filtered(experience())], ids=["", "filtered"])
-def test_trees_are_exact(policy, made):
-    of = made()
-    logprobs, entropy = plain(policy, of)
-    want = gradients(policy, logprobs)
-    width = policy.tree_width(of)
-    for cut in (18, 7, 1):
-        scored = [policy._score(of, rows, width) for rows in torch.arange(18).split(cut)]
+@pytest.mark.parametrize("name", some_of(MODELS, 3))
+def test_trees_are_exact(name, tmp_path):
+    made = policy(name, tmp_path)
+    of = experience()
+    for rollouts, cuts in ((of, (18, 7, 1)), (filtered(of), (7,))):
+        compare(made, rollouts, cuts)
+
+
+def compare(made, of, cuts):
+    """Micro-batches of so many rows, in trees, and each response alone."""
+    logprobs, entropy = plain(made, of)
+    want = gradients(made, logprobs)
+    width = made.tree_width(of)
+    for cut in cuts:
+        scored = [made._score(of, rows, width) for rows in torch.arange(18).split(cut)]
         got, got_entropy = map(torch.cat, zip(*scored, strict=True))
         close(got.detach(), logprobs.detach())
         close(got_entropy.detach(), entropy.detach())
-        for one, other in zip(gradients(policy, got), want, strict=True):
+        for one, other in zip(gradients(made, got), want, strict=True):
             close(one, other)
 
 

@@ -39,14 +39,9 @@ class Asks(Task):
         return [Verdict(float(len(r) % 3), "ok") for r in responses]
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    return small_llama.save(tmp_path_factory.mktemp("llama"))
-
-
-def trainer_of(llama, *overrides):
+def trainer_of(folder, *overrides):
     written = [
-        f"policy.model_name={llama}",
+        f"policy.model_name={folder}",
         f"data.task={__name__}:Asks",
         "grpo.num_prompts_per_step=4",
         "grpo.num_generations_per_prompt=4",
@@ -71,8 +66,8 @@ def direct(trainer, experience, i):
     return logprobs[experience.mask[i][present]]
 
 
-def test_what_is_generated(llama):
-    trainer, replies = trainer_of(llama), []
+def test_what_is_generated(folder):
+    trainer, replies = trainer_of(folder), []
     reply, asked = trainer.task.reply, (trainer.task.examples(0, 4), 4, trainer.generator)
     trainer.task.reply = lambda *said: replies.append(reply(*said)) or replies[-1]
     experience, _, texts, _ = attempts(trainer.policy, trainer.task, *asked)
@@ -91,8 +86,8 @@ def test_what_is_generated(llama):
 
 
 @pytest.mark.parametrize("method", ["grpo", "gpg"])
-def test_loss_and_gradient_are_the_direct_formulas(llama, method):
-    trainer = trainer_of(llama, f"method.name={method}")
+def test_loss_and_gradient_are_the_direct_formulas(folder, method):
+    trainer = trainer_of(folder, f"method.name={method}")
     experience, rollouts = trainer.collect()
     signals = trainer.algorithm.signals(rollouts)
     holes = experience.present & ~experience.mask
@@ -124,13 +119,13 @@ def test_loss_and_gradient_are_the_direct_formulas(llama, method):
         torch.testing.assert_close(gradient, parameter.grad, rtol=2e-4, atol=2e-5)
 
 
-def test_support_replay_in_trees_and_turns(llama):
+def test_support_replay_in_trees_and_turns(folder):
     """Log-probs of the trainer are the sampler's, over its sets; without replay they are not."""
     filters = ["policy.generation.top_k=4", "policy.generation.top_p=0.8"]
     gaps = []
     for replay in ("true", "false"):
         chunks = ["policy.generation_batch_size=5", f"policy.generation.support_replay={replay}"]
-        trainer = trainer_of(llama, *filters, *chunks)
+        trainer = trainer_of(folder, *filters, *chunks)
         drawn, rollouts = trainer.collect()
         assert (drawn.present & ~drawn.mask).any() and drawn.gen_logprobs[
             drawn.mask
@@ -144,8 +139,8 @@ def test_support_replay_in_trees_and_turns(llama):
     assert gaps[0].abs().max() < 2e-5 and gaps[1].mean() < -0.1
 
 
-def test_a_step_with_turns_is_traced_and_counts_its_own_tokens(llama):
-    trainer = trainer_of(llama)
+def test_a_step_with_turns_is_traced_and_counts_its_own_tokens(folder):
+    trainer = trainer_of(folder)
     metrics = trainer.step()
     assert metrics["length/max"] <= 12 and metrics["mismatch/mean"] < 1e-4
     assert all(len(line["tokens"]) == len(line["ratio"]) for line in trainer.traces)

@@ -1,7 +1,7 @@
 """No response hangs, crashes or exhausts verify_math in a pool, or leaves a process behind.
 
-Of the slow ones two, with a short deadline; all of them with the real one, and 100,000
-verifications: benchmarks/math_verifier.py.
+Of the slow ones one, with a short deadline, and by default each third of the others; all of them
+with the real one, and 100,000 verifications: benchmarks/math_verifier.py.
 """
 
 import os
@@ -16,6 +16,8 @@ from nemo_algos.engines.rewards import Verdict, VerifierPool
 
 VERIFIER = "nemo_algos.engines.rewards.math:verify_math"
 ENDLESS = ["three factorials", "sum to a trillion"]  # a worker starts anew after each
+QUICK = [name for name in HOSTILE if name not in SLOW]
+TOLD = ["two megabytes", "a megabyte in a box", "a megabyte of boxes", "NUL", "lone surrogates"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -43,13 +45,21 @@ def pool(others):
         yield pool
 
 
-@pytest.fixture(scope="module")
-def judged(pool):
-    names = [name for name in HOSTILE if name not in SLOW] + ENDLESS
+@pytest.fixture(
+    scope="module",
+    params=[
+        [*QUICK[::3], *TOLD, ENDLESS[0]],
+        pytest.param([*QUICK, *ENDLESS], marks=pytest.mark.long),
+    ],
+    ids=["some", "all"],
+)
+def judged(pool, request):
+    names = [*dict.fromkeys(request.param)]
     ordinary = [r"\boxed{7}", r"\boxed{3}", r"\boxed{\frac{14}{2}}"]
     responses = [*(HOSTILE[name] for name in names), *ordinary]
+    before = pool.counts.copy()
     verdicts = pool.score(responses, ["7"] * len(responses))
-    return dict(zip([*names, *ordinary], verdicts, strict=True)), pool.counts.copy()
+    return dict(zip([*names, *ordinary], verdicts, strict=True)), pool.counts - before
 
 
 def test_every_hostile_response_is_judged_and_counted(judged):
@@ -63,12 +73,12 @@ def test_every_hostile_response_is_judged_and_counted(judged):
 
 def test_which_end_at_the_deadline_and_which_before_they_are_read(judged):
     verdicts, _ = judged
-    assert {verdicts[name].status for name in ENDLESS} == {"timeout"}
-    assert verdicts["two megabytes"].status == "too_long"
-    for name in ("a megabyte in a box", "a megabyte of boxes", "NUL", "lone surrogates", "digits"):
-        assert verdicts[name].status == "ok", name
+    assert {verdicts[name].status for name in ENDLESS if name in verdicts} == {"timeout"}
+    assert {name for name in TOLD if verdicts[name].status == "too_long"} == {"two megabytes"}
+    assert {verdicts[name].status for name in TOLD} == {"too_long", "ok"}
 
 
+@pytest.mark.long
 def test_memory_limit():
     """math-verify catches the MemoryError of what it evaluates, and finds the answer wrong."""
     responses = [HOSTILE["root of a huge degree"], r"\boxed{7}"]
@@ -82,10 +92,10 @@ def test_many_verifications_leave_no_process_and_start_no_more_than_the_workers(
     pool, others, judged
 ):
     """Also where hostile responses came before."""
-    verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(500)), map(str, range(500)))
-    assert sum(verdict.reward for verdict in verdicts) == 500
-    _, counts = judged
-    assert pool.counts - counts == Counter(ok=500)
+    before = pool.counts.copy()
+    verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(200)), map(str, range(200)))
+    assert sum(verdict.reward for verdict in verdicts) == 200
+    assert pool.counts - before == Counter(ok=200)
     assert len(children() - others) == 2
     pool.close()
     assert children() == others

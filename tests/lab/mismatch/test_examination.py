@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import peaked_llama as small
@@ -70,12 +71,7 @@ def test_weights_that_change_within_responses_are_unknown_and_have_a_place(folde
 
 @pytest.mark.parametrize(
     "precision, seed, every",
-    [
-        (precision, seed, every)
-        for precision in ("float32", "bfloat16")
-        for seed in (0, 1)
-        for every in (1, 2, 4)
-    ],
+    some_of(product(("float32", "bfloat16"), (0, 1), (1, 2, 4)), 3),
 )
 def test_old_weights_of_some_responses_are_nothing_else(folders, precision, seed, every):
     """Asynchronous rollouts without updates in flight: several hypotheses fit to rounding."""
@@ -145,7 +141,7 @@ RARE = {
 }
 
 
-@pytest.mark.parametrize("plant", RARE)
+@pytest.mark.parametrize("plant", some_of(RARE, 3))
 def test_rare_large_errors_are_not_rounding(folders, plant):
     arrays = of_bfloat16(0)
     least = RARE[plant](arrays)
@@ -238,7 +234,9 @@ def test_prompts_are_needed(folders):
         examine([from_arrays(cut)], folders[0])
 
 
-@pytest.mark.parametrize("scale, name", [(0.0, "adapter_missing"), (2.0, "adapter_twice")])
+@pytest.mark.parametrize(
+    "scale, name", some_of([(0.0, "adapter_missing"), (2.0, "adapter_twice")], 1)
+)
 def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale, name):
     torch.manual_seed(3)
     files, added = {}, {}
@@ -308,7 +306,7 @@ def test_an_adapter_adds_its_scaled_product(tmp_path):
     assert torch.equal(added, torch.full((32, 32), 8.0))
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("temperature", some_of([0.6, 1.0], 1))
 def test_log_probs_recorded_before_the_trainers_temperature_have_its_value(folders, temperature):
     """The engine returns raw log-probs, the trainer divides its logits or does not."""
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.6)
@@ -334,7 +332,7 @@ def test_log_probs_that_are_divided_by_a_temperature_have_one_factor(folders):
     assert cause.parameter["factor"] == pytest.approx(1 / 0.6, rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some_of(range(4), 1))
 def test_a_model_that_is_nearly_uniform_has_no_cause(tmp_path, seed):
     """Random weights over 2,048 ids, of which 256 logits are kept."""
     made = hf.LlamaForCausalLM(hf.LlamaConfig(**small.CONFIG | {"vocab_size": 2048})).eval()

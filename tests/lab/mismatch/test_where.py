@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import some_of
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.verdict import diagnose
@@ -55,7 +56,7 @@ def found(a):
     return diagnose([from_arrays(a)]).where
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some_of(range(3), 1))
 @pytest.mark.parametrize("name", PLANTS)
 def test_what_the_tokens_share_stands_alone(name, seed):
     plant, by, values = PLANTS[name]
@@ -72,7 +73,7 @@ def test_what_the_tokens_share_stands_alone(name, seed):
     assert bucket.mean > 4 * bucket.elsewhere
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some_of(range(5), 2))
 @pytest.mark.parametrize("off", [0.0, 0.02, 0.5])
 def test_what_is_scattered_or_everywhere_has_no_place(off, seed):
     """Rounding alone, rare large errors, and errors in half of the tokens."""

@@ -53,9 +53,10 @@ def verdict(method, overrides):
     return judge.judge_composed(run, "main")[1]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_copy_is_judged_as_the_original(name):
-    for overrides, values in (*((run, {}) for run in RUNS), ([], odd(name))):
+@pytest.mark.parametrize(("number", "name"), [*enumerate(METHODS)])
+def test_a_copy_is_judged_as_the_original(number, name):
+    """In a third of the runs, with its neighbours in all."""
+    for overrides, values in (*((run, {}) for run in RUNS[number % 3 :: 3]), ([], odd(name))):
         both = name, f"copies:MY_{name.upper()}"
         ours, theirs = (verdict({"name": n, **values}, overrides) for n in both)
         renamed = [f._replace(message=f.message.replace(f"my_{name}", name)) for f in theirs]
