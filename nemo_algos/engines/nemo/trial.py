@@ -6,6 +6,8 @@ trial ends where the workers would train: with the loss, and its derivative alon
 """
 
 import io
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -16,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms import grpo
 from nemo_rl.data.collate_fn import rl_collate_fn
-from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 from nemo_rl.experience.rollouts import run_multi_turn_rollout
@@ -52,6 +53,7 @@ ENTROPIES = torch.tensor([[0.0, 0.5, 1.0, 1.5], [0.0, 0.8, 0.2, 0.0]])
 DIRECTION = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 1.0, 0.0]])
 
 TASK = "trial"
+SLEEP = time.sleep
 STEP = {
     "grpo.num_prompts_per_step": 1,
     "grpo.num_generations_per_prompt": 2,
@@ -217,6 +219,7 @@ def without_workers(kind: type, config: Any) -> Any:
 
 def plane_policy(config: Any) -> Any:
     """NeMo-RL's policy over `Workers`, and the data plane of NeMo-RL's own tests, in memory."""
+    from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
     from nemo_rl.models.policy.tq_policy import TQPolicy
 
     class TensorsInMemory(NoOpDataPlaneClient):
@@ -354,6 +357,13 @@ class State(defaultdict[str, int]):
         return self[name]
 
 
+def _do_not_wait(seconds: float) -> None:
+    """What a loop of NeMo-RL's waits for here never comes; other threads may sleep."""
+    if threading.current_thread() is threading.main_thread():
+        raise TimeoutError("it waits for what this step does not have")
+    SLEEP(seconds)
+
+
 def _get(futures: Any, **_: Any) -> Any:
     if isinstance(futures, list):
         return [_get(future) for future in futures]
@@ -368,6 +378,7 @@ def without_ray(policy: Any) -> Iterator[None]:
     places = [
         ("ray", "get", _get),
         ("ray", "kill", lambda actor: None),
+        ("time", "sleep", _do_not_wait),
         ("nemo_rl.utils.memory_tracker", "memory_summary", lambda **_: ""),
         ("nemo_rl.data_plane", "build_data_plane_client", lambda *_, **__: client),
         (QUEUED, "SyncRolloutActor", Remote(_rollouts)),

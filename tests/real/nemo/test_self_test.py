@@ -5,6 +5,7 @@ import inspect
 import linecache
 import math
 import textwrap
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -258,6 +259,11 @@ def test_a_trainer_with_another_call_is_refused(monkeypatch, call):
     old, new, message = CALLS[call]
     changed(monkeypatch, nemo_grpo, ["grpo_train"], old, new)
     assert message in refusal()
+
+
+def test_a_trainer_that_waits_for_ever_is_refused(monkeypatch):
+    monkeypatch.setattr(trial.Replay, "size", lambda _: time.sleep(9))
+    assert "it waits for what this step does not have" in refusal("async_grpo_train")
 
 
 def test_a_helper_around_the_call_is_not_refused(monkeypatch):
