@@ -289,5 +289,11 @@ class Kernel:
         if self.base.form == "logprob":
             dtype = core.surrogate.working_dtype(logprobs)
             return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
-        cuts = *self.ratio_bounds(shaped), self.base.params.dual_clip
-        return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *cuts)
+        low, high = self.ratio_bounds(shaped)
+        return core.surrogate.clipped_surrogate(
+            shaped.log_ratio,
+            shaped.advantages,
+            low,
+            high=high,
+            dual_clip=self.base.params.dual_clip,
+        )

@@ -94,7 +94,7 @@ LARGER = [("mismatch", 1310, 0), ("board", 910, 288)]
 @pytest.mark.parametrize(
     ("name", "every", "tuning_runs"),
     [
-        ("quick", 24, 8),
+        ("quick", 18, 8),
         ("full", 640, 96),
         *(pytest.param(*of, marks=pytest.mark.long) for of in LARGER),
     ],

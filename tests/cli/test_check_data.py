@@ -45,7 +45,7 @@ def test_the_status_is_1_where_anything_failed(outcome, status, monkeypatch):
     monkeypatch.setattr(environment, "check", lambda *_: [Verdict("data", outcome, "seen")])
     done = invoke("check", RECIPE, "--data", "--json")
     assert done.exit_code == status
-    tried = [Verdict(**one) for one in json.loads(done.output)["data"]]
+    tried = [Verdict(**one) for one in json.loads(done.stdout)["data"]]
     assert [v.stage for v in tried] == ["folders", "folders", "data"]
 
 

@@ -67,8 +67,13 @@ class Observer:
         rows = trace.traced_rows(experience.group, settings.traced_prompts)
         after = self.updates.logprobs(self.policy.logprobs, experience, rows)[rows]
         part = rollouts[rows]
-        given = part.mask, part.old_logprobs, signals[rows], after
-        tokens = trace.tokens_of(self.updates.algorithm, *given)
+        tokens = trace.tokens_of(
+            self.updates.algorithm,
+            part.mask,
+            part.old_logprobs,
+            signals=signals[rows],
+            logprobs=after,
+        )
         return [
             trace.line(
                 self._about(step, row, experience, rollouts),

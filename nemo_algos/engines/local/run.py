@@ -183,9 +183,14 @@ class TrainingRun:
     def _evaluate(self) -> None:
         grpo = self.config.grpo
         step = self.trainer.step_number
-        asked = self.trainer.policy, self.trainer.task, grpo.max_val_samples
-        track = partial(self.screen.track, doing=f"evaluating at step {step}")
-        found = sample(*asked, grpo.val_samples_per_prompt, SEED, track)
+        found = sample(
+            self.trainer.policy,
+            self.trainer.task,
+            grpo.max_val_samples,
+            samples=grpo.val_samples_per_prompt,
+            seed=SEED,
+            track=partial(self.screen.track, doing=f"evaluating at step {step}"),
+        )
         if values := measure(found):
             self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
             self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)

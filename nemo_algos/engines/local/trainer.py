@@ -112,8 +112,13 @@ class Trainer:
         correct = self.config.loss_fn.use_importance_sampling_correction
         sampled = correct or "gen_logprobs" in self.algorithm.needs
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
-        asked = examples, grpo.num_generations_per_prompt, self.generator
-        experience, *_, self.verdicts = attempts(self.sampler, self.task, *asked)
+        experience, _, _, self.verdicts = attempts(
+            self.sampler,
+            self.task,
+            examples,
+            samples=grpo.num_generations_per_prompt,
+            generator=self.generator,
+        )
         if self.config.loss_fn.on_nonfinite == "error":
             experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
@@ -141,8 +146,13 @@ class Trainer:
         sampled = rollouts.gen_logprobs
         if sampled is None or not loss.use_importance_sampling_correction:
             return {}
-        pair = rollouts.old_logprobs, sampled
-        return sampler_metrics(self.algorithm.base.method, loss.cut, *pair, rollouts.mask)
+        return sampler_metrics(
+            self.algorithm.base.method,
+            loss.cut,
+            rollouts.old_logprobs,
+            gen=sampled,
+            mask=rollouts.mask,
+        )
 
     def _drift(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""

@@ -57,18 +57,25 @@ class Launch(NamedTuple):
 
 def run(judged: Launch, console: Console) -> None:
     """Start Ray, load, train."""
-    master_config, algorithm, mismatch, remarks, *_ = judged
+    master_config = judged.master_config
     check(master_config)
-    for remark in remarks:
+    for remark in judged.remarks:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
-    loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
+    loss = AlgorithmLoss(master_config.loss_fn, judged.algorithm, **fused_logprobs(master_config))
     worker_env.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
     master_config.logger["log_dir"] = log_dir
     record(Path(log_dir), judged.stated)
     init_ray()
     worker_env.check()
-    train(master_config, algorithm, loss, mismatch, judged.update_epochs, judged.traced)
+    train(
+        master_config,
+        judged.algorithm,
+        loss,
+        mismatch=judged.mismatch,
+        epochs=judged.update_epochs,
+        traced=judged.traced,
+    )
 
 
 def record(folder: Path, stated: Mapping[str, Any]) -> None:

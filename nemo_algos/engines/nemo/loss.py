@@ -31,7 +31,6 @@ WITHOUT_ENTROPY = (
     "{name} needs the entropy with its gradient, which NeMo-RL's own workers do not give their "
     "loss. Launch the run by nemo-algos train, which starts ours."
 )
-LOGPROBS = ("prev_logprobs", "generation_logprobs")  # of the trainer, of the sampler
 
 
 class AlgorithmLoss(ClippedPGLossFn):
@@ -68,18 +67,25 @@ class AlgorithmLoss(ClippedPGLossFn):
         """
         if self.takes_entropy and entropy is None:
             raise ValueError(WITHOUT_ENTROPY.format(name=self.algorithm.name))
-        counts = (global_valid_seqs, global_valid_toks)
         batch, signals = self._batch(next_token_logprobs, data)
         shares = terms.losses(self.algorithm.terms, batch.logprobs, entropy, batch.mask, signals)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         stock = is_stock(self.algorithm)
-        sent = loss_metrics.send(self.algorithm, batch, data, *counts, stock, shares)
+        sent = loss_metrics.send(
+            self.algorithm,
+            batch,
+            data,
+            global_valid_seqs=global_valid_seqs,
+            global_valid_toks=global_valid_toks,
+            stock=stock,
+            terms=shares,
+        )
         if stock:
             logprobs, data = self._pass_through(batch, data)
         else:
             logprobs, data = _substitute(self.algorithm, batch, data)
             self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
-        loss, values = super().__call__(logprobs, data, *counts)
+        loss, values = super().__call__(logprobs, data, global_valid_seqs, global_valid_toks)
         values |= sent.wait()
         values["loss"] += sum(values[name] for name in shares)  # what Megatron's workers report
         return sum(shares.values(), loss), values
@@ -87,8 +93,9 @@ class AlgorithmLoss(ClippedPGLossFn):
     def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
-        mask, prev, gen = weight.bool(), *(data[k][:, 1:] for k in LOGPROBS)
-        prev = logprobs.detach() if self.on_policy else prev
+        mask = weight.bool()
+        prev = logprobs.detach() if self.on_policy else data["prev_logprobs"][:, 1:]
+        gen = data["generation_logprobs"][:, 1:]
         gap = logprobs.detach() - prev
         limit = torch.inf if is_stock(algorithm) else algorithm.base.params.max_log_ratio
         source = logprobs.detach() if _is_direct(algorithm) else logprobs

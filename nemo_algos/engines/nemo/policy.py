@@ -152,9 +152,13 @@ class PolicyProxy:
         algorithm = self._estimator.algorithm
         if algorithm.correction.active or not self._loss.use_importance_sampling_correction:
             return {}
-        names = ("trainer_logprobs", "sampler_logprobs", "mask")
-        batch = (columns[name] for name in names)
-        return sampler_metrics(algorithm.base.method, self._loss.cut, *batch)
+        return sampler_metrics(
+            algorithm.base.method,
+            self._loss.cut,
+            columns["trainer_logprobs"],
+            gen=columns["sampler_logprobs"],
+            mask=columns["mask"],
+        )
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         own = {name: [value] for name, value in self._estimator.last_metrics.items()}

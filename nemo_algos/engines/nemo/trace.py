@@ -57,8 +57,13 @@ def lines(
     part = {name: data[name][rows] for name in names}
     mask = (part["token_mask"] * part["sample_mask"][:, None])[:, 1:].bool()
     entropy = None if rollouts.entropy is None else rollouts.entropy[rows][:, 1:]
-    given = mask, part["prev_logprobs"][:, 1:], columns.read(part, algorithm), ask()[rows][:, 1:]
-    tokens = trace.tokens_of(algorithm, *given)
+    tokens = trace.tokens_of(
+        algorithm,
+        mask,
+        part["prev_logprobs"][:, 1:],
+        signals=columns.read(part, algorithm),
+        logprobs=ask()[rows][:, 1:],
+    )
     numbers = {group: i for i, group in enumerate(dict.fromkeys(rollouts.group.tolist()))}
     for i, row in enumerate(rows.tolist()):
         ids = part["input_ids"][i]

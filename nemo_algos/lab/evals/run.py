@@ -130,10 +130,11 @@ def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
     """Those that ask for what they are not given: of models that are not ours, lengths and more."""
     names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
     named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
-    asked = [(verifier, key, names) for key, verifier in named.items() if verifier]
-    return [
-        finding for each in asked for finding in resources.findings_of(resources.verifier, *each)
-    ]
+    found = []
+    for key, verifier in named.items():
+        if verifier:
+            found += resources.findings_of(resources.verifier, verifier, key, names)
+    return found
 
 
 def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:

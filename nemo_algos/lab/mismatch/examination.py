@@ -92,11 +92,17 @@ def examine(
     if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
     level = float(np.mean(scale)) * rounding
-    counts = (len(responses.row), len(responses.each))
-    routed = bool(routers(network))
     causes = _causes(sides, responses)
     decode = network.tokenizer and (lambda token: network.tokenizer.decode([token]))
-    return Examination(causes, sides, level, *counts, routed, decode)
+    return Examination(
+        causes,
+        sides,
+        level,
+        tokens=len(responses.row),
+        responses=len(responses.each),
+        routed=bool(routers(network)),
+        decode=decode,
+    )
 
 
 def _case(

@@ -110,13 +110,20 @@ class Search:
         named = now.fit.parameters
         share = self._gained(start.level, now.level)
         near = dict.fromkeys(named, share) | {k: v for k, v in near.items() if k not in named}
-        levels = start.level / self.rounding, now.level / self.rounding
         off = np.abs(self.side.record.value - now.fit.predicted)
         beyond = off[self.side.record.far(now.fit.predicted)]
-        far = len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))
         usual = now.level <= self.most
-        explained = usual and len(beyond) <= self.usual
-        return Outcome(named, *levels, usual, explained, far, near, now.state, now.logits)
+        return Outcome(
+            parameters=named,
+            level=start.level / self.rounding,
+            left=now.level / self.rounding,
+            usual=usual,
+            explained=usual and len(beyond) <= self.usual,
+            far=(len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))),
+            near=near,
+            state=now.state,
+            logits=now.logits,
+        )
 
     def _first(self, reached: Sequence[Reached]) -> Reached:
         """The one of the least level; of those that are alike the first."""

@@ -144,8 +144,18 @@ def by_difficulty(
         known = [not np.isnan(column).any() for column in rows.T]
         x = [p for p, there in zip(places, known, strict=True) if there]
         means, low, high = (f(rows[:, known], axis=0).tolist() for f in (np.mean, np.min, np.max))
-        band = (low, high) if len(rows) > 1 else (None, None)
-        lines.append(Line(group.label, group.color, x, means, *band, kind="points"))
+        several = len(rows) > 1
+        lines.append(
+            Line(
+                label=group.label,
+                color=group.color,
+                x=x,
+                y=means,
+                low=low if several else None,
+                high=high if several else None,
+                kind="points",
+            )
+        )
     ticks = [bucket_name(*bucket) for bucket in buckets]
     name = f"{benchmark}_difficulty"
     x = "correct responses of the first run"

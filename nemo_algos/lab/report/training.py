@@ -71,8 +71,18 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         name = f"training_{curve.name}"
         lines = [x for g in groups if (x := _line(curve, g))]
         caption = CAPTIONS.get(curve.name, OWN_CAPTION)
-        about = curve.title, "step", curve.y_label, lines, caption, curve.scale
-        made += [Figure(name, *about)] if lines else []
+        if lines:
+            made.append(
+                Figure(
+                    name=name,
+                    title=curve.title,
+                    x_label="step",
+                    y_label=curve.y_label,
+                    lines=lines,
+                    caption=caption,
+                    scale=curve.scale,
+                )
+            )
     return made
 
 
@@ -93,10 +103,17 @@ def _line(curve: Chart, group: Group) -> Line | None:
     dashed = group.dashed or found[0][0] != curve.metrics[0]
     steps, values = together([series for _, series in found])
     window = max(len(steps) // WINDOWS, 1)
-    band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
-    mean = values.mean(0).tolist()
-    style = {"dashed": dashed, "smooth": window}
-    return Line(group.label, group.color, steps, mean, *band, **style)
+    several = len(values) > 1
+    return Line(
+        label=group.label,
+        color=group.color,
+        x=steps,
+        y=values.mean(0).tolist(),
+        low=values.min(0).tolist() if several else None,
+        high=values.max(0).tolist() if several else None,
+        dashed=dashed,
+        smooth=window,
+    )
 
 
 def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:

@@ -82,8 +82,9 @@ def judge_composed(
     keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     findings += old_policy.conflicts(plain)
     plain = old_policy.reconcile(plain)
-    blocks = plain.get("method") or {}, plain.get("rollout_correction")
-    algorithm = keep_errors(findings, lambda: build(*blocks))
+    method = plain.get("method") or {}
+    correction = plain.get("rollout_correction")
+    algorithm = keep_errors(findings, lambda: build(method, correction))
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)

@@ -30,12 +30,18 @@ def compose(written: DictConfig) -> Launch:
     plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
     remarks = refuse(findings)
     epochs, period, prompts = (_take(plain, key) for key in (EPOCHS, TRACE, TRACED))
-    traced = Traced(period or 0, prompts or 2)
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None
-    made = _typed(plain), judgement.algorithm, mismatch, remarks, epochs or 1
-    return Launch(*made, traced, stated)
+    return Launch(
+        _typed(plain),
+        judgement.algorithm,
+        mismatch,
+        remarks=remarks,
+        update_epochs=epochs or 1,
+        traced=Traced(period or 0, prompts or 2),
+        stated=stated,
+    )
 
 
 def _take(plain: dict[str, Any], path: str) -> Any:

@@ -4,6 +4,7 @@ n responses, U different ones, V different tokens; the matrices are [U, U] float
 runs in a worker.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -221,8 +222,8 @@ def diversity(
     sizes = cluster_sizes(matrices[settings.ucc_similarity], members, thresholds, settings.linkage)
     found = {name: (pairs(m, texts.index), pairs(m, right)) for name, m in matrices.items()}
     if settings.edit_unit == "char" and "edit" in settings.similarities:
-        drawn = settings.edit_pairs, settings.seed
-        found["edit"] = edit_pairs(texts, texts.index, *drawn), edit_pairs(texts, right, *drawn)
+        drawn = functools.partial(edit_pairs, texts, number=settings.edit_pairs, seed=settings.seed)
+        found["edit"] = (drawn(texts.index), drawn(right))
     scalars = {"self_bleu": self_bleu(texts)} if settings.self_bleu else {}
     for name, (every, of_right) in found.items():
         scalars[f"similarity/{name}"] = _mean(every)

@@ -167,12 +167,13 @@ def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
 
 def optimizer(run: LocalRun) -> Iterator[Finding]:
     """Optimizer and scheduler can be made, and take a step."""
-    sections = run["policy.optimizer"], run["policy.scheduler"]
-    if known_to_work(*sections):
+    settings = run["policy.optimizer"]
+    scheduler = run["policy.scheduler"]
+    if known_to_work(settings, scheduler):
         return
     from nemo_algos.engines.local.optimizer import rehearse
 
-    yield from rehearse(*sections)
+    yield from rehearse(settings, scheduler)
 
 
 def has_device(run: LocalRun) -> Iterator[Finding]:
