@@ -6,11 +6,12 @@ trial ends where the workers would train: with the loss, and its derivative alon
 """
 
 import io
+import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -54,6 +55,7 @@ DIRECTION = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 1.0, 0.0]])
 
 TASK = "trial"
 SLEEP = time.sleep
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 STEP = {
     "grpo.num_prompts_per_step": 1,
     "grpo.num_generations_per_prompt": 2,
@@ -116,12 +118,14 @@ def step(trainer: Callable[..., None], estimator: Estimator, loss: Any) -> tuple
             "grpo_save_state": State(),
             "master_config": config,
         }
-        stack.enter_context(without_ray(policy))
+        printed = stack.enter_context(without_ray(policy))
         try:
             trainer(**versions.arguments(trainer, given))
         except WouldTrain as end:
             return end.answer
-    raise ValueError("it ends before the workers train")
+    # v0.7.0's asynchronous trainer prints its errors and ends
+    errors = [line for line in printed.getvalue().splitlines() if ERROR.match(line)]
+    raise ValueError(": ".join(["it ends before the workers train", *errors[-1:]]))
 
 
 def judged(loss: Any, batch: Mapping[str, Any]) -> NoReturn:
@@ -371,8 +375,8 @@ def _get(futures: Any, **_: Any) -> Any:
 
 
 @contextmanager
-def without_ray(policy: Any) -> Iterator[None]:
-    """Within, Ray is this process, the data plane is memory, and nothing is printed."""
+def without_ray(policy: Any) -> Iterator[io.StringIO]:
+    """Within, Ray is this process, the data plane is memory, and what is printed goes to a text."""
     client = getattr(policy, "dp_client", None)
     replay = Remote(lambda *args, **keywords: Actor(Replay()))
     places = [
@@ -392,8 +396,9 @@ def without_ray(policy: Any) -> Iterator[None]:
         module = import_module(name) if versions.present(name) else None
         if hasattr(module, attribute):
             there.append((module, attribute, value))
-    with versions.replace_attributes(*there), redirect_stdout(io.StringIO()):
-        yield
+    text = io.StringIO()
+    with versions.replace_attributes(*there), redirect_stdout(text), redirect_stderr(text):
+        yield text
 
 
 def _rollouts(**keywords: Any) -> Actor:
