@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -33,40 +34,6 @@ TOO_MUCH = (
 )
 
 
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Within, interpolations are bounded, and what they read of the environment is remembered.
-
-    OmegaConf has no hook for either: two of its methods are replaced until the end.
-    """
-    evaluate, look_up = Container._evaluate_custom_resolver, Container._resolve_node_interpolation
-    spent = Spent()
-
-    def evaluate_resolver(
-        self: Container,
-        key: Any,
-        node: Any,
-        inter_type: str,
-        inter_args: tuple[Any, ...],
-        inter_args_str: tuple[str, ...],
-    ) -> Any:
-        found = evaluate(self, key, node, inter_type, inter_args, inter_args_str)
-        if inter_type == "oc.env":
-            _remember(inter_args, found)
-        return spent.add(found)
-
-    def resolve_node(self: Container, *args: Any, **keywords: Any) -> Any:
-        return spent.add(look_up(self, *args, **keywords))
-
-    Container._evaluate_custom_resolver = evaluate_resolver
-    Container._resolve_node_interpolation = resolve_node
-    try:
-        yield
-    finally:
-        Container._evaluate_custom_resolver = evaluate
-        Container._resolve_node_interpolation = look_up
-
-
 class Spent:
     """What the interpolations of a config have cost."""
 
@@ -85,6 +52,55 @@ class Spent:
         if self.evaluations > EVALUATIONS or self.characters > CHARACTERS:
             raise InterpolationResolutionError(TOO_MUCH)
         return found
+
+
+_SPENT: ContextVar[Spent | None] = ContextVar("spent", default=None)
+
+
+@contextmanager
+def bounded() -> Iterator[Spent]:
+    """Within, all interpolations share one limit; outside, each has its own."""
+    if (spent := _SPENT.get()) is not None:
+        yield spent
+        return
+    spent = Spent()
+    token = _SPENT.set(spent)
+    try:
+        yield spent
+    finally:
+        _SPENT.reset(token)
+
+
+# OmegaConf has no hook to bound what interpolations come to. Any access evaluates them, `key in
+# config` too, so that its own two methods have to count, wherever they are called.
+_evaluate = Container._evaluate_custom_resolver
+_look_up = Container._resolve_node_interpolation
+
+
+def _evaluate_resolver(
+    self: Container,
+    key: Any,
+    node: Any,
+    inter_type: str,
+    inter_args: tuple[Any, ...],
+    inter_args_str: tuple[str, ...],
+) -> Any:
+    """Evaluate a resolver within the limits, and remember what ${oc.env:NAME} gave."""
+    with bounded() as spent:
+        found = _evaluate(self, key, node, inter_type, inter_args, inter_args_str)
+        if inter_type == "oc.env":
+            _remember(inter_args, found)
+        return spent.add(found)
+
+
+def _resolve_node(self: Container, *args: Any, **keywords: Any) -> Any:
+    """Evaluate a reference to another key within the limits."""
+    with bounded() as spent:
+        return spent.add(_look_up(self, *args, **keywords))
+
+
+Container._evaluate_custom_resolver = _evaluate_resolver
+Container._resolve_node_interpolation = _resolve_node
 
 
 def _remember(arguments: Sequence[Any], value: Any) -> None:
@@ -240,27 +256,37 @@ def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 def resolve(merged: DictConfig) -> dict[str, Any]:
     """Plain dictionaries, interpolations resolved. Raises ConfigError."""
+    with evaluating():
+        if _nodes(merged, {}) > EVALUATIONS:
+            raise ConfigError([Finding("", TOO_MUCH)])
+        plain = OmegaConf.to_container(merged, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
+
+
+@contextmanager
+def evaluating() -> Iterator[None]:
+    """Within, interpolations are `bounded`, and what is wrong with one is a ConfigError.
+
+    Where OmegaConf merges a section over an interpolation, it evaluates that, too.
+    """
     try:
-        with guarded():
-            if _nodes(merged, {}) > EVALUATIONS:
-                raise ConfigError([Finding("", TOO_MUCH)])
-            plain = OmegaConf.to_container(merged, resolve=True)
+        with bounded():
+            yield
     except OmegaConfBaseException as error:
         raise ConfigError([Finding(error.full_key or "", _interpolation_error(error))]) from None
     except RecursionError:
         raise ConfigError(
             [Finding("", "its interpolations are a chain too long to follow")]
         ) from None
-    assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items()}
 
 
 def select(written: DictConfig, path: str) -> Any:
     """The value of one key of a config whose interpolations stand as written, None without it.
 
-    Raises OmegaConfBaseException.
+    Raises ConfigError.
     """
-    with guarded():
+    with evaluating():
         return OmegaConf.select(written, path)
 
 
@@ -325,7 +351,8 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
         for name in (names if isinstance(names, ListConfig) else [names])
         if name is not None
     ]
-    merged = OmegaConf.merge(*parents, own)
+    with evaluating():
+        merged = OmegaConf.merge(*parents, own)
     assert isinstance(merged, DictConfig)
     merged.pop("defaults", None)
     return merged

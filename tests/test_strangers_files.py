@@ -79,6 +79,24 @@ def test_one_key_alone_is_bounded_too(tmp_path):
         assert done.exit_code in (1, 2) and len(done.output) < 5000, command
 
 
+OVER = {  # a section over a text that other texts give, which a merge evaluates
+    "a child": (["child.yaml"], "method: ${a12}"),
+    "an override": (["bomb.yaml", "method.name=etr"], "method: ${a12}"),
+    "NeMo-RL's": (["bomb.yaml"], "engine: nemo_rl\nmethod: etr\npolicy: ${a12}"),
+    "an override of NeMo-RL's": (["bomb.yaml", "policy.x=1"], "engine: nemo_rl\npolicy: ${a12}"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "train", "plan"])
+@pytest.mark.parametrize("name", OVER)
+def test_a_section_over_what_would_take_all_memory_is_bounded_too(name, command, tmp_path):
+    words, text = OVER[name]
+    (tmp_path / "bomb.yaml").write_text(f"a0: lol\n{LAUGH}\n{text}\n")
+    (tmp_path / "child.yaml").write_text("defaults: bomb.yaml\nmethod: {name: etr}\n")
+    done = invoke(command, str(tmp_path / words[0]), *words[1:])
+    assert done.exit_code in (1, 2) and len(done.output) < 5000
+
+
 # a config may come from a pipe; a run's folder is looked through before its checkpoints are read
 @pytest.mark.parametrize(
     ("name", "suffix"), [walk for walk in WALK if walk[0] not in ("config", "checkpoint")]

@@ -10,6 +10,7 @@ import typer
 from omegaconf import OmegaConf
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config
+from nemo_algos.config import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.snapshot import load
@@ -44,7 +45,8 @@ def plan(
     given = load_config(config, overrides, "train")
     release = load(nemo_rl or versions(config)[0])
     if model:
-        OmegaConf.update(given, "policy.model_name", model)
+        with evaluating():
+            OmegaConf.update(given, "policy.model_name", model)
     run, findings = judge(given, release)
     refuse(findings)
     card = gpu or gpu_of(run.plain)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, did_you_mean, resolve
+from nemo_algos.config import ConfigError, Finding, did_you_mean, evaluating, resolve
 from nemo_algos.engines.nemo.derived_config import AMONG, DEFAULT, OURS, base_name
 from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
 from nemo_algos.preflight.check.keys import unknown_keys
@@ -171,7 +171,8 @@ def _merged(base: DictConfig, own: Mapping[str, Any], replaced: Set[str]) -> Dic
     for key in replaced:
         merged.pop(key, None)
     over = {k: _without_switch(v) if k in replaced else v for k, v in own.items()}
-    OmegaConf.unsafe_merge(merged, OmegaConf.create(over))  # `merge_with` copies what it takes
+    with evaluating():
+        OmegaConf.unsafe_merge(merged, OmegaConf.create(over))  # `merge_with` copies what it takes
     return merged
 
 
