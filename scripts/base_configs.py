@@ -1,6 +1,7 @@
 """docs/base_configs.md: what `nemo-algos check` says of every GRPO config of NeMo-RL, by method.
 
     uv run scripts/base_configs.py
+    NEMO_RL_HOME=FOLDER uv run scripts/base_configs.py -      (prints it for another NeMo-RL)
 
 tests/preflight/check/test_nemo_rls_configs.py holds the page to it.
 """
@@ -9,6 +10,7 @@ import contextlib
 import copy
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +20,9 @@ from unittest import mock
 
 from omegaconf import OmegaConf
 
-from nemo_algos.engines.nemo.release import Release
+from nemo_algos.preflight.check.compose import Composed, compose
 from nemo_algos.preflight.check.judge import judge_composed
-from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, compose, load
+from nemo_algos.preflight.check.release import Release, find
 
 PAGE = Path(__file__).parents[1] / "docs" / "base_configs.md"
 NUMBER = re.compile(r"\d+")
@@ -42,24 +44,19 @@ but may not [have run](nemo_rl.md). NeMo-RL itself stops at `grpo.batch_multipli
 `policy.megatron_cfg.defer_fp32_logits` and `policy.dtensor_cfg.cpu_offload` in these files, and
 `policy.model_name` is left to the user.
 """
-SECTION = """
-## NeMo-RL {version}
+COUNTS = """
+## {name}
 
 {counts}
-"""
-KEYS = """
-### Refused keys of {version}
+
+### Refused keys
 
 {keys}
-"""
-GROUPS = """
-### Refused configs of {version}
+
+### Refused configs
 
 {groups}
 """
-ALIKE = (
-    "Keys have the numbers above. Configs that {newest} lists with the same numbers are left out."
-)
 
 
 Verdicts = dict[str, dict[str, str]]  # by method, by key: why it is refused
@@ -73,47 +70,26 @@ def composed(release: Release, names: Iterable[str] = ()) -> dict[str, Composed]
         return {name: compose(OmegaConf.create(one), release) for name, one in written.items()}
 
 
-def page(made: Mapping[str, Mapping[str, Composed]]) -> str:
-    """made: `composed`, by version; the newest comes first, and whole."""
-    newest, *others = reversed(VERSIONS)
-    first = section(made[newest], newest)
-    return HEAD + first + "".join(section(made[v], v, first) for v in others)
-
-
-def section(made: Mapping[str, Composed], version: str, above: str = "") -> str:
-    """A version's part of the page. above: the newest version's; then only what differs from it."""
+def page(made: Mapping[str, Composed], name: str) -> str:
+    """made: `composed`, of the NeMo-RL of that name."""
     with nowhere():
-        found = {name: _verdicts(one, version) for name, one in made.items()}
-    known = dict(re.findall(r"^\d+\. `(.+?)`: (.+(?:\n .+)*)", above, re.MULTILINE))
+        found = {config: _verdicts(one) for config, one in made.items()}
     reasons = _reasons(found)
-    new = [key for key in reasons if not known or not _alike(reasons[key], known.get(key, ""))]
-    order = [*known, *(key for key in new if key not in known)] if known else [*reasons]
-    number = {key: str(i) for i, key in enumerate(order, start=1)}
+    number = {key: str(i) for i, key in enumerate(reasons, start=1)}
     clean = Counter(method for of in found.values() for method in METHODS if not of[method])
-    listed = {
-        name: numbers
-        for numbers, names in re.findall(r"^- \*\*(.*?)\*\*:\s+(.+(?:\n .+)*)", above, re.MULTILINE)
-        for name in re.split(r",\s+", names)
-    }
     refused = dict[str, list[str]]()
-    for name, of in found.items():
-        refused.setdefault(_numbers(of, number), []).append(Path(name).stem)
-    count = f"{len(refused[''])} of {len(found)} configs are clean for all four methods"
+    for config, of in found.items():
+        refused.setdefault(_numbers(of, number), []).append(Path(config).stem)
+    every = len(refused.pop("", []))
+    count = f"{every} of {len(found)} configs are clean for all four methods"
     each = ", ".join(f"{clean[m]} for `{m}`" for m in METHODS)
-    groups = {k: [n for n in names if listed.get(n, "") != k] for k, names in refused.items()}
-    ordered = sorted((k for k in groups if groups[k]), key=lambda k: [*map(int, NUMBER.findall(k))])
-    keys = "\n".join(_filled(f"{number[k]}. `{k}`: {reasons[k]}") for k in new)
-    said = "\n".join(_filled(f"- **{k or 'no error'}**: {', '.join(groups[k])}") for k in ordered)
-    alike = "\n\n" + _filled(ALIKE.format(newest=VERSIONS[-1])) if above else ""
-    parts = [SECTION.format(version=version, counts=_filled(f"{count}: {each}.") + alike)]
-    parts += [KEYS.format(version=version, keys=keys)] if keys else []
-    parts += [GROUPS.format(version=version, groups=said)] if said else []
-    return "".join(parts)
-
-
-def _alike(reason: str, other: str) -> bool:
-    """Whether two reasons differ in a value alone."""
-    return re.sub(r"\s+|-?\d[\d.]*", "", reason) == re.sub(r"\s+|-?\d[\d.]*", "", other)
+    ordered = sorted(refused, key=lambda k: [*map(int, NUMBER.findall(k))])
+    return HEAD + COUNTS.format(
+        name=name[0].upper() + name[1:],
+        counts=_filled(f"{count}: {each}."),
+        keys="\n".join(_filled(f"{number[k]}. `{k}`: {reasons[k]}") for k in reasons),
+        groups="\n".join(_filled(f"- **{k}**: {', '.join(refused[k])}") for k in ordered),
+    )
 
 
 def _filled(text: str) -> str:
@@ -131,11 +107,11 @@ def _numbers(refused: Verdicts, number: Mapping[str, str]) -> str:
     return ", ".join(number[key] + only.get(key, "") for key in keys)
 
 
-def _verdicts(made: Composed, version: str) -> Verdicts:
+def _verdicts(made: Composed) -> Verdicts:
     found: Verdicts = {}
     for method in METHODS:
         plain = copy.deepcopy(made.plain) | {"method": {"name": method}}
-        findings = judge_composed(made._replace(plain=plain), version)[1]
+        findings = judge_composed(made._replace(plain=plain))[1]
         found[method] = {f.path: f.message for f in findings if f.severity == "error"}
     return found
 
@@ -170,4 +146,9 @@ def nowhere() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page({version: composed(load(version)) for version in VERSIONS}))
+    release = find()
+    text = page(composed(release), release.name)
+    if sys.argv[1:] == ["-"]:
+        print(text)
+    else:
+        PAGE.write_text(text)

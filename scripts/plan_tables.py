@@ -12,9 +12,10 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from nemo_algos.config import find, read
-from nemo_algos.preflight.check.judge import judge_composed, versions
+from nemo_algos.preflight.check.compose import compose
+from nemo_algos.preflight.check.judge import judge_composed
 from nemo_algos.preflight.check.known_models import model
-from nemo_algos.preflight.check.snapshot import compose, load
+from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import Plan, gpu_of
 from nemo_algos.preflight.plan.layouts import plan as planned
@@ -36,7 +37,7 @@ def errors_published() -> Errors:
     for row in csv.DictReader(PUBLISHED.open()):
         written = {"engine": "nemo_rl", "method": {"name": "grpo"}}
         written["nemo_rl"] = {"config": f"recipes/llm/performance/{row['recipe']}.yaml"}
-        plain = compose(OmegaConf.create(written), load("main")).plain
+        plain = compose(OmegaConf.create(written), shipped()).plain
         named = plain["policy"]["model_name"]
         known = model(DEEPSEEK if "deepseek-v3" in row["recipe"] else named)
         p = planned(plain, known, GPUS[row["system"]], float(row["mean_tokens"]))
@@ -65,8 +66,7 @@ def published() -> Iterator[str]:
 def of_recipe(name: str) -> Plan:
     """As `nemo-algos plan recipes/NAME.yaml` has it."""
     path = f"recipes/{name}.yaml"
-    version = versions(path)[0]
-    run = judge_composed(compose(read(find(path)), load(version)), version)[0]
+    run = judge_composed(compose(read(find(path)), shipped()))[0]
     larger = any(name.startswith(start) for start in LARGER_GPU)
     assert run.model
     return planned(run.plain, run.model, GPUS["H200" if larger else gpu_of(run.plain)])

@@ -144,7 +144,7 @@ def loaded(code):
         (
             "from nemo_algos import batch_loss\n"
             "from nemo_algos.preflight.check.judge import check\n"
-            "for name in ('nemo_rl.yaml', 'etr.yaml', 'apmpo.yaml'): check(name, [], 'main')",
+            "for name in ('nemo_rl.yaml', 'etr.yaml', 'apmpo.yaml'): check(name, [])",
             [],
         ),
         ("import nemo_algos.algorithms.rollouts, nemo_algos.algorithms.golden.verify", ["torch"]),

@@ -45,7 +45,12 @@ def once(overrides: list[str] | None) -> list[str] | None:
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value", callback=once)]
 NemoRL = Annotated[
-    str, typer.Option(metavar="VERSION", help="v0.7.0 or main; default: from the file's header")
+    str,
+    typer.Option(
+        metavar="FOLDER",
+        help="the NeMo-RL that will run: its checkout; default: $NEMO_RL_HOME, the installed one, "
+        "or this folder",
+    ),
 ]
 
 

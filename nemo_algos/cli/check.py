@@ -2,21 +2,21 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nemo_algos.cli.arguments import COLORS, Config, Overrides, load_config, show
-from nemo_algos.config import Finding, as_written, select
+from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
+from nemo_algos.config import as_written, select
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
 from nemo_algos.preflight.check.judge import check as checked
-from nemo_algos.preflight.check.judge import judge, versions
+from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.snapshot import VERSIONS, load
+from nemo_algos.preflight.check.release import find
 from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
@@ -39,13 +39,7 @@ def _explain(key: str) -> None:
 def check(
     config: Config,
     overrides: Overrides = None,
-    nemo_rl: Annotated[
-        str,
-        typer.Option(
-            metavar="VERSION|FOLDER",
-            help="v0.7.0, main or a checkout; default: from the file's header",
-        ),
-    ] = "",
+    nemo_rl: NemoRL = "",
     time: Annotated[str, typer.Option(help="time limit of the job, as for sbatch")] = "",
     data: Annotated[
         bool, typer.Option("--data", help="also try tokenizer, data and rewards of a NeMo-RL run")
@@ -72,28 +66,30 @@ def check(
             raise ValueError(f"{option} is for --data, which is not given. Add --data.")
         if path and not Path(path).exists():
             raise ValueError(f"{option} {path} does not exist. Name a file or folder that does.")
-    checkout = None
-    folder = "" if nemo_rl in VERSIONS else nemo_rl
-    if data or "/" in folder or (folder and Path(folder).is_dir()):
-        checkout = environment.checkout(folder)
-        nemo_rl = nemo_rl if nemo_rl in VERSIONS else environment.version(checkout)
-    named = (nemo_rl,) if nemo_rl else versions(config)
-    limit = _limit(time)
-    per_version = {v: checked(config, overrides or [], v, limit) for v in named}
-    findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
+    release = find(nemo_rl) if theirs else None
+    root = release.root if release else None
+    if data and root is None:
+        how = "name the checkout of NeMo-RL that will run: --nemo-rl FOLDER"
+        raise ValueError(f"--data runs NeMo-RL's own code, and none was found here: {how}")
+    findings = checked(config, overrides or [], release, _limit(time))
     failed = any(f.severity == "error" for f in findings)
     if not as_json:
-        _show(findings, named)
+        if release:
+            echo(f"judged by {release.name}")
+        show(findings)
+        counts = Counter(f.severity for f in findings)
+        echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
     tried: list[Verdict] = []
-    if data and checkout and not failed:
-        run, _ = judge(load_config(config, overrides, "train"), load(nemo_rl))
-        for verdict in _tried(run, checkout, rows, model):
+    if release and root and data and not failed:
+        run, _ = judge(load_config(config, overrides, "train"), release)
+        for verdict in _tried(run, root, rows, model):
             tried.append(verdict)
             if not as_json:
                 color = {"failed": "red", "warning": "yellow"}.get(verdict.outcome)
                 echo(verdict.line(), color=color)
     if as_json:
-        listed = [{**as_written(f._asdict()), "nemo_rl": v} for f, v in findings.items()]
+        by = {"nemo_rl": release.name if release else None}
+        listed = [as_written(f._asdict()) | by for f in findings]
         both = {"findings": listed, "data": [as_written(v._asdict()) for v in tried]}
         echo(json.dumps(both if data else listed))
     elif tried:
@@ -102,14 +98,6 @@ def check(
     elif data:
         echo("The data was not tried: correct these errors first.")
     raise typer.Exit(int(failed or any(v.outcome == "failed" for v in tried)))
-
-
-def _show(findings: Mapping[Finding, list[str]], named: Sequence[str]) -> None:
-    """Print the findings, with the versions where not all of those named have one."""
-    counts = Counter(f.severity for f in findings)
-    hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
-    show(f if len(findings[f]) == len(named) else f._replace(message=hints[f]) for f in findings)
-    echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
 
 
 def _tried(run: Preflight, checkout: Path, rows: str, model: str) -> Iterator[Verdict]:

@@ -14,10 +14,10 @@ from nemo_algos.algorithms.extensions.loss_config import DERIVED
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
-from nemo_algos.engines.nemo.derived_config import SHARED, Base, base_name
+from nemo_algos.engines.nemo.derived_config import OURS, SHARED, Base, base_name
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
-from nemo_algos.preflight.check.snapshot import VERSIONS, load
+from nemo_algos.preflight.check.release import find
 
 LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 SOURCES: list[tuple[str, type[BaseModel], str]] = [
@@ -36,13 +36,12 @@ def explain_key(key: str) -> list[str]:
         if fnmatchcase(key, path):
             both = path.partition(".")[0] in SHARED
             meanings.setdefault(_describe(field), []).append("both engines" if both else who)
-    for version in VERSIONS:
-        if (text := _of_nemo_rl(key, version)) is not None:
-            meanings.setdefault(text, []).append(f"NeMo-RL {version}")
+    if (text := _of_nemo_rl(key)) is not None:
+        meanings.setdefault(text, []).append(find().name)
     if reason := DERIVED.get(key.removeprefix("loss_fn.")):
         meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
-        known = sorted({path for _, path, _ in fields} | load(VERSIONS[-1]).declared)
+        known = sorted({path for _, path, _ in fields} | find().declared)
         raise ConfigError([Finding(key, f"unknown key{did_you_mean(key, known)}")])
     return [f"{_named(who)}: {text}" for text, who in meanings.items()]
 
@@ -81,14 +80,14 @@ def _format(value: Any) -> str:
     return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
 
 
-def _of_nemo_rl(key: str, version: str) -> str | None:
+def _of_nemo_rl(key: str) -> str | None:
     """What NeMo-RL makes of it; None where it has no such key."""
-    release = load(version)
+    release = find()
     asked = dict[str, Any]()
     name = base_name(asked)
     base = release.configs[name]
     set_at(asked, key, None)
-    if not knows(asked, base, release.declared):
+    if key.partition(".")[0] in OURS or not knows(asked, base, release):
         return None
     value = at(dict(base), key)
     if isinstance(value, dict):

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from omegaconf import OmegaConf
 
-from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config, show
 from nemo_algos.config import evaluating
-from nemo_algos.preflight.check.judge import judge, refuse, versions
+from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
-from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.check.release import find
 from nemo_algos.preflight.plan import measured, page, report
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors
@@ -43,12 +43,12 @@ def plan(
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
     given = load_config(config, overrides, "train")
-    release = load(nemo_rl or versions(config)[0])
+    release = find(nemo_rl)
     if model:
         with evaluating():
             OmegaConf.update(given, "policy.model_name", model)
     run, findings = judge(given, release)
-    refuse(findings)
+    show((f for f in refuse(findings) if f.severity == "warning"), err=True)
     card = gpu or gpu_of(run.plain)
     if card not in GPUS:
         raise ValueError(f"--gpu: must be one of {', '.join(GPUS)}, got {card!r}")

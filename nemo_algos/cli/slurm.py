@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config, show
+from nemo_algos.cli.arguments import Config, Overrides, load_config, show
 from nemo_algos.config import find
-from nemo_algos.preflight.check.judge import versions
 from nemo_algos.preflight.slurm import prepare as jobs
 from nemo_algos.preflight.slurm import runs, submission
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
@@ -77,7 +76,6 @@ def job(
     name: Annotated[str, typer.Option(help="name of the folder and the job")] = "",
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: one run for each value")] = None,
     chain: Annotated[int, typer.Option(min=1, help="number of jobs to run in sequence")] = 1,
-    nemo_rl: NemoRL = "",
     check_data: Annotated[
         bool, typer.Option("--check-data", help="try tokenizer, data and rewards of each run first")
     ] = False,
@@ -91,7 +89,6 @@ def job(
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
     load_config(config, [], "train")
     file = find(config)
-    version = nemo_rl or versions(config)[0]
     job = Job(
         account=account,
         image=str(Path(image).resolve()) if Path(image).is_file() else image,
@@ -116,7 +113,7 @@ def job(
         raise ValueError("--test-only never submits: remove --submit or --test-only")
     points = jobs.points(sweep or [], overrides or [])
     runs = [
-        jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
+        jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes)
         for point in points
         for folder in [Path(out).resolve() / _name(base, point)]
     ]

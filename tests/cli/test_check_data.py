@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import releases
 
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.verdict import Verdict
@@ -13,9 +14,8 @@ RECIPE = "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml"
 
 @pytest.fixture(autouse=True)
 def checkout(tmp_path, monkeypatch):
-    """A folder that looks like NeMo-RL's; nothing is built."""
-    (tmp_path / "nemo_rl").mkdir()
-    (tmp_path / "nemo_rl" / "__init__.py").touch()
+    """A folder that reads as NeMo-RL's; nothing is built."""
+    releases.write(tmp_path)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setattr(environment, "python", lambda: pytest.fail("an environment was built"))
 

@@ -106,11 +106,10 @@ def test_completion_of_commands_options_and_configs(monkeypatch):
     assert completed("nemo-algos train et", monkeypatch) == ["etr.yaml"]
 
 
-@pytest.mark.parametrize("command", ["check", "plan", "slurm"])
-def test_one_option_names_nemo_rls_version(command):
-    given = ["--account", "a", "--image", "b:c"] if command == "slurm" else []
-    said = ended(command, "nemo_rl.yaml", "--nemo-rl", "v9", *given)
-    assert said == (2, [Says("v9 v0.7.0 main")])
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_version_is_no_checkout(command):
+    said = ended(command, "nemo_rl.yaml", "--nemo-rl", "v0.8.0")
+    assert said == (2, [Says("v0.8.0 git clone --branch v0.8.0")])
 
 
 # ---- CONFIG

@@ -140,7 +140,7 @@ WRONG = [  # words, what the message names
     (["train", "etr.yaml", f"logger.log_dir={LONG}"], ["aaaa", "too long"]),
     (["check", f"{5000 * 'x'}.yaml"], ["xxxx", "too long"]),
     (["check", "etr.yaml", "--nemo-rl", "v9"], ["--nemo-rl"]),
-    (["check", "nemo_rl.yaml", "--nemo-rl", "v9"], ["v9", "main"]),
+    (["check", "nemo_rl.yaml", "--nemo-rl", "v9"], ["v9", "git clone"]),
     (["check", "nemo_rl.yaml", "--time", "4 hours"], ["--time", "4 hours"]),
     (["check", "etr.yaml", "data.task=\udcff"], ["data.task"]),
     (["check", "etr.yaml", "grpo.max_num_steps", "5"], ["grpo.max_num_steps=5"]),

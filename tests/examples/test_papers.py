@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 from matrix import some_of
+from releases import MAIN
 from says import Says
 from scipy import stats
 from typer.testing import CliRunner
 
 from nemo_algos.config import apply_overrides, find, load, read, resolve
 from nemo_algos.lab.evals.schema import parse_config
-from nemo_algos.preflight.check.judge import judge, versions
+from nemo_algos.preflight.check.compose import compose
+from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.local.judge import parse
-from nemo_algos.preflight.check.snapshot import compose
-from nemo_algos.preflight.check.snapshot import load as release
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples/papers/replicate.py"
@@ -121,7 +121,7 @@ def test_samples_are_enough_for_every_k(name):
 @pytest.mark.parametrize("name", FOUR)
 def test_adapters_and_images_are_the_recipes(name):
     for model in (m for m in PAPERS[name].models.values() if m.recipe):
-        plain = compose(read(find(model.recipe)), release(versions(model.recipe)[0])).plain
+        plain = compose(read(find(model.recipe)), MAIN).plain
         assert model.base == plain["policy"]["model_name"]
         assert model.adapter == plain["policy"]["dtensor_cfg"]["lora_cfg"]["enabled"]
         assert model.images == (
@@ -205,7 +205,7 @@ def test_every_command_is_one_that_check_and_eval_accept(name, share):
         if written.engine == "local":
             parse(resolve(written))
             continue
-        found = judge(written, release(versions(recipe)[0]))[1]
+        found = judge(written, MAIN)[1]
         assert not [f for f in found if f.severity == "error"], (recipe, keys)
     for config, *keys in [*evaluated][share::3]:
         model = {"engine": "endpoint", "name": "x"}

@@ -7,9 +7,10 @@ import pickle
 import omegaconf.base
 import pytest
 from omegaconf import OmegaConf
+from releases import MAIN
 
 from nemo_algos.preflight.check import judge
-from nemo_algos.preflight.check.snapshot import compose, load
+from nemo_algos.preflight.check.compose import compose
 
 COMPOSED = {}
 
@@ -26,12 +27,12 @@ def interpolations_are_parsed_once():
 def compose_once(written, release):
     """As compose, once for equal configs; a copy, for a judgement changes it.
 
-    Configs over a release that is not shipped are composed anew. HF_HOME is the one variable that
-    NeMo-RL's configs read.
+    Configs over another release than these tests' are composed anew. HF_HOME is the one variable
+    that NeMo-RL's configs read.
     """
-    if release is not load(release.version):
+    if release is not MAIN:
         return compose(written, release)
-    key = release.version, os.environ.get("HF_HOME"), repr(OmegaConf.to_container(written))
+    key = os.environ.get("HF_HOME"), repr(OmegaConf.to_container(written))
     if key not in COMPOSED:
         COMPOSED[key] = compose(written, release)
     made = COMPOSED[key]

@@ -35,7 +35,6 @@ from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import columns, environment, trial, versions
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
-from nemo_algos.engines.nemo.installed import EXAMPLES
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import shut_down
 from nemo_algos.engines.nemo.policy import (
@@ -47,7 +46,7 @@ from nemo_algos.engines.nemo.policy import (
 from nemo_algos.engines.nemo.trace import Traced
 
 WATCH = "_run_with_controller_liveness_watch"
-SCRIPT = EXAMPLES.parent / "run_grpo_single_controller.py"
+SCRIPT = versions.EXAMPLES / "run_grpo_single_controller.py"
 PAD = 0  # of what the controller reads of the queue, prompts too
 SAMPLER = "async_rl.sampler"
 stock = single_controller.SingleControllerActor.__ray_metadata__.modified_class

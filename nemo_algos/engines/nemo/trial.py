@@ -33,7 +33,6 @@ from transformers import PreTrainedTokenizerFast
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import DEFAULT
 from nemo_algos.engines.nemo.estimator import Estimator
-from nemo_algos.engines.nemo.installed import EXAMPLES
 from nemo_algos.engines.nemo.patches import QUEUED, in_place
 from nemo_algos.engines.nemo.policy import (
     ENTROPY,
@@ -411,7 +410,7 @@ def _rollouts(**keywords: Any) -> Actor:
 def config_of(own: Mapping[str, Any]) -> Any:
     """NeMo-RL's default config for one step, with `own` keys by path."""
     register_omegaconf_resolvers()
-    tree = load_config(str(EXAMPLES / DEFAULT))
+    tree = load_config(str(versions.EXAMPLES / "configs" / DEFAULT))
     for key, value in {**STEP, **own}.items():
         OmegaConf.update(tree, key, value)
     plain: Any = OmegaConf.to_container(tree, resolve=True)

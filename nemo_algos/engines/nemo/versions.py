@@ -6,10 +6,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
+
+import nemo_rl
 
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
 GRPO = "nemo_rl.algorithms.grpo"
+EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples"
 
 # what no trial runs (`trial`): module, attribute, parameters that we pass by name
 BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (

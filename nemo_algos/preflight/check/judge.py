@@ -1,10 +1,9 @@
 """What can be known of a run before it starts, all of it at once.
 
-`judge` is the one judgement of a NeMo-RL run: of the commands check, plan and slurm, over a shipped
-release, and of the launcher, over the installed one.
+`judge` is the one judgement of a NeMo-RL run, of the commands check, plan and slurm and of the
+launcher: over the NeMo-RL that will run (`release.find`).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from omegaconf import DictConfig
@@ -24,37 +23,33 @@ from nemo_algos.config import (
     validate,
 )
 from nemo_algos.engines.nemo.derived_config import derive
+from nemo_algos.preflight.check.compose import Composed, compose
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.check.release import find as find_release
 from nemo_algos.preflight.check.rule import ask, keep_errors
 from nemo_algos.preflight.check.rules.index import CONFLICTS, RULES
 from nemo_algos.preflight.check.rules.values import repair
-from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
 
 SEVERITIES = ("error", "warning", "note")
-HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
 OVERRIDES = "policy.hf_config_overrides"
 
 
-def versions(name: str) -> tuple[str, ...]:
-    """Those in the file's line `# NeMo-RL v0.7.0, main`, else all."""
-    path = find(name)
-    header = HEADER.search(path.read_text(errors="replace")) if path.is_file() else None
-    named = header[1].split(", ") if header else []
-    return tuple(v for v in named if v in VERSIONS) or VERSIONS
-
-
 def check(
-    name: str, overrides: Sequence[str], version: str, seconds: int | None = None
+    name: str, overrides: Sequence[str], release: Release | None = None, seconds: int | None = None
 ) -> list[Finding]:
-    """Findings of a config by path or shipped name, errors first. seconds: the job's time limit."""
+    """Findings of a config by path or shipped name, errors first.
+
+    release: the NeMo-RL that will run, else as `release.find` has it; seconds: the job's limit.
+    """
     try:
         written = apply_overrides(read(find(name)), overrides)
         if select(written, "engine") == "nemo_rl":
-            return judge(written, load(version), seconds)[1]
+            return judge(written, release or find_release(), seconds)[1]
         return judged_locally(resolve(written)).warnings
     except ConfigError as error:
         return _sort(error.findings)
@@ -70,15 +65,15 @@ def judge(
     if select(written, "engine") != "nemo_rl":
         reason = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
         raise ConfigError([Finding("engine", reason)])
-    return judge_composed(compose(written, release), release.version, seconds)
+    return judge_composed(compose(written, release), seconds)
 
 
 def judge_composed(
-    composed: Composed, version: str, seconds: int | None = None
+    composed: Composed, seconds: int | None = None
 ) -> tuple[Preflight, list[Finding]]:
     """The judgement of a composed config, whose `plain` becomes what trains."""
-    plain, written, base, tree, unknown, schema = composed
-    findings = [*unknown, *repair(plain, base, tree, schema)]
+    plain, written, base, tree, unknown, release = composed
+    findings = [*unknown, *repair(plain, base, tree, release)]
     keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     findings += old_policy.conflicts(plain)
     plain = old_policy.reconcile(plain)
@@ -88,11 +83,11 @@ def judge_composed(
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)
-        before = Preflight(plain, layout(plain), None, written, algorithm, version)
+        before = Preflight(plain, layout(plain), None, written, algorithm, release)
         findings += ask(CONFLICTS, before)
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
-    run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
+    run = Preflight(plain, layout(plain), facts, written, algorithm, release, seconds)
     return run, _sort([*findings, *ask(RULES, run)])
 
 

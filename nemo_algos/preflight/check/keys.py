@@ -1,36 +1,22 @@
-"""Which keys NeMo-RL's config has: those of its example configs, its types and its code."""
+"""Which keys NeMo-RL's config has: those of its example configs and of its types."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.engines.nemo.derived_config import is_vlm
+from nemo_algos.engines.nemo.derived_config import AMONG, OURS, is_vlm
 from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.rules.fp8 import POW2
 
 # read by NeMo-RL's workers, and in neither its example config nor its types
 OF_VLLM = (*POW2, "quantization_ignored_layer_kws", "enable_prefix_caching")
 UNDECLARED = {f"{VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
 
-# arguments of NeMo-RL's data sets that its types leave out; tests/real/nemo compares them
-OF_DATA_SETS = (
-    *("allowed_problem_types", "characters_per_sample", "chat_key", "data_files", "extract_answer"),
-    *("max_samples", "media_data_dir", "repeat", "require_valid", "system_key", "system_prompt"),
-    *("text_key", "tool_key", "use_preserving_dataset", "verifiable_only"),
-)
 SPLITS = ("train", "validation", "default")
 
-_MATH = ("math_verify_impl", "num_workers", "stop_strings", "verifier_type")
-_REWARD_FUNCTIONS = [f"reward_functions.{key}" for key in ("kwargs", "name", "weight")]
-# the keys of NeMo-RL's own environments; tests/real/nemo compares them
-ENVIRONMENTS: dict[str, tuple[str, ...]] = {
-    "code": ("num_workers", "terminate_on_evaluation"),
-    "code_jaccard": ("num_workers", "stop_strings"),
-    "math": _MATH,
-    "math_default": _MATH,
-    "math_multi_reward": _MATH,
-    "vlm": ("num_workers", "reward_functions", "stop_strings", *_REWARD_FUNCTIONS),
-}
+# of an environment's reward functions, which NeMo-RL's types call a list of dictionaries
+REWARD_FUNCTION = ("kwargs", "name", "weight")
 # of any environment: NeMo-Gym's switches
 FLAGS = ("should_log_nemo_gym_responses", "should_mask_flagged_samples", "should_use_nemo_gym")
 # environments whose keys are another program's: NeMo-Gym's servers; a second policy
@@ -42,38 +28,53 @@ EMBEDDED = {
     "policy.generation.min_p": f"{NO_SETS} its own logits by top_p and top_k only. Remove it.",
 }
 FEW = 8  # keys of a small section
+OTHERS = "Your NeMo-RL may have it: --nemo-rl FOLDER, its checkout, judges by that one."
 
 
 def unknown_keys(
-    written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]
+    written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release
 ) -> list[Finding]:
-    """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed."""
-    known = _known(written, base, declared)
-    return [
-        Finding(path, EMBEDDED.get(path) or f"unknown key of NeMo-RL{_near(path, known)}")
-        for path in _unknown(written, base, known)
-    ]
+    """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed.
+
+    They are errors where the NeMo-RL is the user's, and warnings where it is the shipped one: a
+    newer one may have them.
+    """
+    known = _known(written, base, release)
+    unknown = _unknown(written, base, known, release)
+    findings = [Finding(path, EMBEDDED[path]) for path in unknown if path in EMBEDDED]
+    for path in [path for path in unknown if path not in EMBEDDED]:
+        near = _near(path, known)
+        if release.root is not None:
+            findings.append(Finding(path, f"unknown key of NeMo-RL{near}"))
+        else:
+            what = f"{release.name} has no such key{near}. {OTHERS}"
+            findings.append(Finding(path, what, severity="warning"))
+    return findings
 
 
-def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]) -> bool:
+def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> bool:
     """Whether NeMo-RL has every key; `unknown_keys` also looks for those near the others."""
-    return not _unknown(written, base, _known(written, base, declared))
+    return not _unknown(written, base, _known(written, base, release), release)
 
 
-def _unknown(written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str]) -> list[str]:
-    closed = _closed(written, _vlm(written, base), _sampler(base, written))
+def _unknown(
+    written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str], release: Release
+) -> list[str]:
+    sampler = _sampler(base, written)
+    closed = _closed(written, _vlm(written, base), sampler, release.environments)
     paths = dict.fromkeys(_paths(closed))
     found = {path for path in paths if path not in known and not _open(path, known)}
     return [path for path in paths if path in found and path.rpartition(".")[0] not in found]
 
 
-def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]) -> set[str]:
-    known = {*_paths(base), *UNDECLARED, *declared, *_of_data_and_env()}
+def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> set[str]:
+    known = {*_paths(base), *UNDECLARED, *release.declared, *OURS, *AMONG}
+    known |= {*_of_data_and_env(release)}
     known |= {f"{section}._override_" for section in base}
     if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name
         sections = [section.get("env") for section in (base, written)]
         names = {name for section in sections if isinstance(section, Mapping) for name in section}
-        known |= {f"env.{name}.{key}" for name in names for key in ENVIRONMENTS["vlm"]}
+        known |= {f"env.{name}.{key}" for name in names for key in _environment(release, "vlm")}
         known |= {f"env.{name}" for name in names}
     return known
 
@@ -90,12 +91,21 @@ def _near(path: str, known: Set[str]) -> str:
     return did_you_mean(key, beside) if few else did_you_mean(path, sorted(known))
 
 
-def _of_data_and_env() -> Iterator[str]:
+def _of_data_and_env(release: Release) -> Iterator[str]:
     for split in SPLITS:
-        yield from (f"data.{split}.{key}" for key in OF_DATA_SETS)
-    yield from (f"env.{name}" for name in (*FLAGS, *FOREIGN, *ENVIRONMENTS))
-    for name, keys in ENVIRONMENTS.items():
-        yield from (f"env.{name}.{key}" for key in keys)
+        yield from (f"data.{split}.{key}" for key in release.data_set_keys)
+    yield from (f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments))
+    for name in release.environments:
+        yield from (f"env.{name}.{key}" for key in _environment(release, name))
+
+
+def _environment(release: Release, name: str) -> list[str]:
+    """The keys of an environment's section, also those within its reward functions."""
+    keys = release.environments.get(name, ())
+    within = [
+        f"{key}.{below}" for key in keys if key == "reward_functions" for below in REWARD_FUNCTION
+    ]
+    return [*keys, *within]
 
 
 def _sampler(*configs: Mapping[Any, Any]) -> Any:
@@ -104,7 +114,9 @@ def _sampler(*configs: Mapping[Any, Any]) -> Any:
     return next((name for name in reversed(named) if name is not None), None)
 
 
-def _closed(written: Mapping[Any, Any], vlm: bool, sampler: Any) -> dict[Any, Any]:
+def _closed(
+    written: Mapping[Any, Any], vlm: bool, sampler: Any, environments: Container[str]
+) -> dict[Any, Any]:
     """Without what is free: data sets, environments and a sampler of one's own classes."""
     data, env = (written.get(name) for name in ("data", "env"))
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
@@ -113,7 +125,9 @@ def _closed(written: Mapping[Any, Any], vlm: bool, sampler: Any) -> dict[Any, An
         sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
         closed["data"] = sets
     if isinstance(env, Mapping):
-        closed["env"] = {k: v for k, v in env.items() if not _own_environment(k, v, vlm)}
+        closed["env"] = {
+            k: v for k, v in env.items() if not _own_environment(k, v, vlm, environments)
+        }
     controller = written.get("async_rl")
     if sampler == "custom" and isinstance(controller, Mapping):
         closed["async_rl"] = {k: v for k, v in controller.items() if k != "sampler"}
@@ -134,9 +148,9 @@ def _own_class(name: str) -> bool:
     return "." in name and all(part.isidentifier() for part in name.split("."))
 
 
-def _own_environment(name: Any, section: Any, vlm: bool) -> bool:
+def _own_environment(name: Any, section: Any, vlm: bool, environments: Container[str]) -> bool:
     """Of a VLM run only what is meant as a verifier of ours, which own_rewards refuses."""
-    if not isinstance(section, Mapping) or name in ENVIRONMENTS:
+    if not isinstance(section, Mapping) or name in environments:
         return False
     return not vlm or "verifier" in section
 

@@ -1,8 +1,10 @@
 """What `nemo-algos check` judges, over the installed NeMo-RL and as its launcher takes it."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import nemo_rl  # pyright: ignore
 from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
 from omegaconf import DictConfig
 
@@ -10,12 +12,12 @@ from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import EPOCHS, OURS, TRACE, TRACED
-from nemo_algos.engines.nemo.installed import find_release
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.patches import estimator_name
 from nemo_algos.engines.nemo.trace import Traced
-from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
+from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER as SECTION
+from nemo_algos.preflight.check.release import read
 
 
 def compose(written: DictConfig) -> Launch:
@@ -25,7 +27,7 @@ def compose(written: DictConfig) -> Launch:
     NeMo-RL's examples/configs), and NeMo-RL's.
     """
     versions.check()
-    judgement, findings = judge(written, find_release())
+    judgement, findings = judge(written, read(Path(nemo_rl.__path__[0]).parent))
     stated = as_written(deepcopy(judgement.plain))
     plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
     remarks = refuse(findings)

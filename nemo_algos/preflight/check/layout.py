@@ -12,6 +12,7 @@ MEGATRON = "policy.megatron_cfg"
 DTENSOR = "policy.dtensor_cfg"
 VLLM = "policy.generation.vllm_cfg"
 MCORE = "policy.generation.mcore_generation_config"
+SINGLE_CONTROLLER = "async_rl"  # its section, which every trainer but it leaves out or null
 
 
 class Layout(NamedTuple):

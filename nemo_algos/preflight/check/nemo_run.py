@@ -5,6 +5,7 @@ from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.preflight.check.layout import Run
+from nemo_algos.preflight.check.release import Release
 
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 
@@ -14,13 +15,18 @@ class Preflight(Run):
     """A NeMo-RL run before it starts.
 
     plain: the config as it would train; written: the user's own keys; algorithm: None where
-    unknown; seconds: the job's limit.
+    unknown; nemo_rl: the one that trains it; seconds: the job's limit.
     """
 
     written: dict[str, Any]
     algorithm: Algorithm | None
-    version: str
+    nemo_rl: Release
     seconds: int | None = None
+
+    def or_default(self, path: str) -> Any:
+        """A key's value, or where it is absent or null the default of NeMo-RL's type."""
+        value = self[path]
+        return self.nemo_rl.schema.get(path, {}).get("default") if value is None else value
 
     @property
     def megatron(self) -> bool:

@@ -41,7 +41,21 @@ def misfits(
             continue
         for section in value if isinstance(value, list) else [value]:
             if isinstance(section, Mapping) and section.get("enabled") is not False:
-                yield from misfits(section, schemas, f"{path}.")
+                yield from misfits(section, _within_section(schemas, path, section), f"{path}.")
+
+
+def _within_section(
+    schemas: Mapping[str, Schema], path: str, section: Mapping[Any, Any]
+) -> Mapping[str, Schema]:
+    """The schemas of a section's keys: of several kinds of section those of the one it chooses.
+
+    Rules judge a choice that there is not, as a sampler's unknown `name`.
+    """
+    schema = schemas.get(path, {})
+    if "variants" not in schema:
+        return schemas
+    chosen = schema["variants"].get(section.get(schema["chooser"]), {})
+    return {f"{path}.{key}": kind for key, kind in chosen.items() if key != schema["chooser"]}
 
 
 def fits(schema: Schema, value: Any) -> bool:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM, layout
-from nemo_algos.preflight.check.snapshot import Release
+from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, of, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup
 

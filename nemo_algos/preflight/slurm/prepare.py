@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, apply_overrides, at, read, select, set_at
 from nemo_algos.preflight.check.judge import judge, refuse
-from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.check.release import is_checkout, shipped
+from nemo_algos.preflight.check.release import read as read_checkout
 from nemo_algos.preflight.slurm import batch, outputs, placement, rules
 from nemo_algos.preflight.slurm.batch import Job
 from nemo_algos.preflight.slurm.outputs import OUTPUTS
@@ -36,22 +37,23 @@ class Submission(NamedTuple):
 
 
 def prepare(
-    config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
+    config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
+    there = is_checkout(job.nemo_rl)
+    release = read_checkout(job.nemo_rl) if there else shipped()
     if wrong := [*rules.problems(job, folder), *few]:
         try:
-            refuse(judge(apply_overrides(read(config), overrides), load(version))[1])
+            refuse(judge(apply_overrides(read(config), overrides), release)[1])
         except ConfigError as error:
             wrong += error.findings
         raise ConfigError(wrong)
     written = apply_overrides(placement.place(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
-    run, findings = judge(written, load(version), batch.seconds(job.time))
+    run, findings = judge(written, release, batch.seconds(job.time))
     plain = run.plain
-    wrong = [*rules.checkout(job.nemo_rl, version), *findings]
-    findings = refuse([*wrong, *placement.problems(plain, job, folder, sizes)])
+    findings = refuse([*findings, *placement.problems(plain, job, folder, sizes)])
     for key in OUTPUTS:  # for train.py, which resolves nothing
         OmegaConf.update(written, key, at(plain, key))
     step = placement.step_seconds(run)

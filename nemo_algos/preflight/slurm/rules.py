@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.worker_env import ROOT, refusal
-from nemo_algos.preflight.check.snapshot import VERSIONS
+from nemo_algos.preflight.check.release import is_checkout
 from nemo_algos.preflight.slurm import batch, options
 from nemo_algos.preflight.slurm.batch import Job
 
@@ -69,6 +69,9 @@ def _missing(job: Job) -> Iterator[Finding]:
     if not (job.nemo_rl / "ray.sub").is_file():
         hint = "Name a NeMo-RL checkout of the image's version."
         yield Finding("--checkout", f"ray.sub not found in {job.nemo_rl}. {hint}")
+    elif not is_checkout(job.nemo_rl):
+        hint = "Name a NeMo-RL checkout of the image's version, by which the config is judged."
+        yield Finding("--checkout", f"{job.nemo_rl} is not a NeMo-RL checkout. {hint}")
     if reason := refusal(ROOT):
         yield Finding("", reason)
     elif not job.program.is_file():
@@ -113,14 +116,3 @@ def _mounts(job: Job) -> Iterator[Finding]:
             yield Finding("--mounts", f"{reason}. Mount to a folder below /.")
         elif not Path(source).exists():
             yield Finding("--mounts", f"{mount}: {source} not found on this machine")
-
-
-def checkout(folder: Path, version: str) -> Iterator[Finding]:
-    """NeMo-RL's checkout has the version that the config is checked against."""
-    file = folder / "nemo_rl" / "package_info.py"
-    text = file.read_text() if file.is_file() else ""
-    found = "v" + ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
-    if found != version and (version != "main" or found in (*VERSIONS, "v")):
-        what = f"{folder} is NeMo-RL {found}" if text else f"{folder} is not a NeMo-RL checkout"
-        hint = "Use the image's version for both --checkout and --nemo-rl."
-        yield Finding("--checkout", f"{what}, but the config is checked against {version}. {hint}")

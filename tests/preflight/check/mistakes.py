@@ -7,7 +7,6 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 ONE, DENSE, MOE = "nemo_rl.yaml", "dense.yaml", "moe.yaml"
 SHARED_BY = ("values", "schema", "method", "fp8")  # `check` and the launchers: no rules of theirs
-OF = {"old_quantisation": "v0.7.0"}  # the version of a rule's mistakes, else main
 
 
 class Mistake(NamedTuple):

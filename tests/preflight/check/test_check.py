@@ -1,6 +1,7 @@
 """`nemo-algos check`: planted mistakes are found by their rules, and what runs is left alone."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import re
@@ -8,16 +9,18 @@ from pathlib import Path
 
 import pytest
 from matrix import some_of
-from mistakes import DENSE, MISTAKES, MOE, OF, ONE, RIGHT, SHARED
+from mistakes import DENSE, MISTAKES, MOE, ONE, RIGHT, SHARED
+from releases import MAIN
 from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED, ConfigError, apply_overrides, at, read
 from nemo_algos.preflight.check import judge as module
-from nemo_algos.preflight.check.judge import RULES, check, judge_composed, versions
+from nemo_algos.preflight.check.compose import compose
+from nemo_algos.preflight.check.judge import RULES, check, judge_composed
+from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.check.rule import divisors, near
-from nemo_algos.preflight.check.snapshot import VERSIONS, compose, load
 from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import plan
@@ -27,6 +30,9 @@ from nemo_algos.preflight.slurm.prepare import prepare
 
 HERE = Path(__file__).parent
 OWN, SUMS = "math.yaml", SHIPPED / "data" / "sums_train.jsonl"  # it is for one's own model and rows
+# a NeMo-RL with two slips of v0.7.0
+SLIPS = ("ignored layers are a nested list", "powers of two stop the engine")
+OLD = dataclasses.replace(MAIN, facts=MAIN.facts | dict.fromkeys(SLIPS, True))
 PARTS = {"local.yaml"}  # to inherit from, without a method
 CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
 CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
@@ -41,9 +47,9 @@ def path_of(config):
     return str(HERE / config if (HERE / config).exists() else SHIPPED / config)
 
 
-def found(config, overrides, path, words, version="main"):
+def found(config, overrides, path, words, release=MAIN):
     """The findings at (or below) this path whose message has these words."""
-    findings = check(path_of(config), overrides, version)
+    findings = check(path_of(config), overrides, release)
     return [f for f in findings if f.path.startswith(path) and f.message == Says(words)]
 
 
@@ -51,7 +57,7 @@ def found(config, overrides, path, words, version="main"):
 def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
     rule, config, overrides, severity, path, words = mistake
     monkeypatch.delenv("WANDB_MODE")
-    version, own = OF.get(rule, "main"), []
+    release, own = OLD if rule == "old_quantisation" else MAIN, []
 
     def heard(each):
         def listened(run):
@@ -62,11 +68,11 @@ def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
         return listened
 
     monkeypatch.setattr(module, "RULES", [heard(each) for each in RULES])
-    said = [f for f in found(config, overrides, path, words, version) if f.severity == severity]
+    said = [f for f in found(config, overrides, path, words, release) if f.severity == severity]
     assert len(said) == 1
     assert mistake in SHARED or any(finding is said[0] for finding in own)
     for number in proposed(said[0]):
-        cured = found(config, [*overrides, f"{said[0].path}={number}"], said[0].path, "", version)
+        cured = found(config, [*overrides, f"{said[0].path}={number}"], said[0].path, "", release)
         wrong = sentence(said[0])
         assert wrong not in [sentence(f) for f in cured], number
 
@@ -95,34 +101,33 @@ def test_seven_ranks_divide_no_step_of_512():
     assert said.message == Says("grpo.num_prompts_per_step") and not proposed(said)
 
 
-# one that each source of findings refuses: NeMo-RL's schema, a method, FP8, rules of both versions
-OF_ALL = {"values", "schema", "method", "fp8", "one_backend", "updates", "own_rewards"}
-OF_ALL |= {"old_quantisation", "environments", "group_sampler"}
+# one that each source of findings refuses: NeMo-RL's schema, a method, FP8, rules
+OF_ALL = ("values", "method", "fp8", "one_backend", "updates", "own_rewards", "environments")
 
 
-@pytest.mark.parametrize("rule", sorted(OF_ALL))
+@pytest.mark.parametrize("rule", [*OF_ALL, "group_sampler"])
 def test_plan_and_slurm_refuse_what_check_refuses(rule, tmp_path):
     """With the same sentences; tests/real/nemo has the launcher."""
     errors = [m for m in [*MISTAKES, *SHARED] if m.rule == rule and m.severity == "error"]
     config, overrides = errors[0].config, errors[0].overrides
-    file, version = path_of(config), OF.get(rule, "main")
-    errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
-    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--nemo-rl", version])
+    file = path_of(config)
+    errors = [str(f) for f in check(file, overrides, shipped()) if f.severity == "error"]
+    planned = CliRunner().invoke(app, ["plan", file, *overrides])
     said = [line for line in planned.stderr.splitlines() if not line.startswith("warning ")]
-    assert (planned.exit_code, said) == (2, errors)
+    assert (planned.exit_code, said) == (2, errors) and errors
     with pytest.raises(ConfigError) as error:
-        prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
+        prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes())
     assert set(errors) <= {str(f) for f in error.value.findings}
 
 
 @pytest.mark.parametrize(("config", "overrides"), RIGHT)
 def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
-    assert not [f for f in check(path_of(config), overrides, "main") if f.severity != "note"]
+    assert not [f for f in check(path_of(config), overrides, MAIN) if f.severity != "note"]
 
 
 def test_a_section_that_one_run_replaces_is_there_for_the_next():
     """NeMo-RL's configs are taken in once and serve every judgement."""
-    written, release = apply_overrides(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
+    written, release = apply_overrides(read(SHIPPED / "nemo_rl.yaml"), []), MAIN
     before = compose(written.copy(), release).plain
     replaced = apply_overrides(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
     assert compose(replaced, release).plain["env"]["math"] == {"num_workers": 3}
@@ -136,10 +141,9 @@ def test_every_rule_has_a_planted_mistake():
 @pytest.mark.parametrize("config", [*CONFIGS, HERE / DENSE, HERE / MOE], ids=lambda p: p.name)
 def test_what_is_shipped_gives_no_false_alarm(config):
     own = ["policy.model_name=a/b", f"data.train.data_path={SUMS}"] if config.name == OWN else []
-    for version in versions(str(config)):
-        findings = [f for f in check(str(config), own, version) if f.severity != "note"]
-        extra = config.name == "smollm2.yaml"  # whose model is in a package of its own
-        assert not [f for f in findings if not (extra and "--extra smollm2" in f.message)], version
+    findings = [f for f in check(str(config), own, MAIN) if f.severity != "note"]
+    extra = config.name == "smollm2.yaml"  # whose model is in a package of its own
+    assert not [f for f in findings if not (extra and "--extra smollm2" in f.message)]
 
 
 LONG = "/" + 5000 * "a"
@@ -157,12 +161,12 @@ ODD = [(ONE, None), (ONE, []), (ONE, LONG), (ONE, 0), (MOE, "x"), (MOE, -1.5), (
 @pytest.mark.parametrize(("config", "value"), some_of(ODD, 2), ids=lambda x: repr(x)[:8])
 def test_a_wrong_value_anywhere_is_survived(config, value):
     """A finding or none, never an exception; what has no error can be planned."""
-    composed = compose(apply_overrides(read(Path(path_of(config))), []), load("main"))
+    composed = compose(apply_overrides(read(Path(path_of(config))), []), MAIN)
     paths = {*_paths(composed.plain), *TYPED}
     assert len(paths) > 300
     for path in paths:
         plain = _with(composed.plain, path, value)
-        run, findings = judge_composed(composed._replace(plain=plain), "main")
+        run, findings = judge_composed(composed._replace(plain=plain))
         if run.model and not [f for f in findings if f.severity == "error"]:
             p = plan(run.plain, run.model, GPUS["H100"])
             list(report.tables(p, None, report.totals(p, 100), {}))
@@ -193,14 +197,14 @@ def _with(plain, path, value):
 
 def test_all_mistakes_come_at_once():
     overrides = ["polcy.x=1", "cluster.gpus_per_node=x", "policy.train_global_batch_size=100"]
-    findings = check(ONE, [*overrides, "method.name=etrr", "loss_fn.use_cispo=true"], "main")
+    findings = check(ONE, [*overrides, "method.name=etrr", "loss_fn.use_cispo=true"], MAIN)
     paths = {f.path for f in findings if f.severity == "error"}
     assert {"polcy", "cluster.gpus_per_node", "method.name"} <= paths
     assert "policy.train_global_batch_size" in paths
 
 
 def test_errors_come_first():
-    severities = [f.severity for f in check(ONE, ["loss_fn.x=1", "policy.max_grad_norm=x"], "main")]
+    severities = [f.severity for f in check(ONE, ["loss_fn.x=1", "policy.max_grad_norm=x"], MAIN)]
     order = ("error", "warning", "note")
     assert severities == sorted(severities, key=order.index)
 
@@ -209,7 +213,7 @@ def test_a_job_s_time_is_compared_with_the_last_save():
     path = "checkpointing.checkpoint_must_save_by"
 
     def said(by):
-        findings = check(ONE, [f"{path}={by}"], "main", seconds=4 * 3600)
+        findings = check(ONE, [f"{path}={by}"], MAIN, seconds=4 * 3600)
         return [f.severity for f in findings if f.path == path]
 
     assert said("'00:03:45:00'") == []
@@ -244,12 +248,12 @@ def test_a_folder_s_own_facts_are_read(tmp_path):
 
 def test_a_missing_v2_is_false():
     """As NeMo-RL reads it; its own configs have the key, or inherit it."""
-    composed = compose(apply_overrides(read(Path(path_of(ONE))), []), load("main"))
+    composed = compose(apply_overrides(read(Path(path_of(ONE))), []), MAIN)
     path = "checkpointing.model_save_format"
-    before = judge_composed(copy.deepcopy(composed), "main")[1]
+    before = judge_composed(composed._replace(plain=copy.deepcopy(composed.plain)))[1]
     assert [f.severity for f in before if f.path == path] == ["note"]
     del composed.plain["policy"]["dtensor_cfg"]["_v2"]
-    (finding,) = [f for f in judge_composed(composed, "main")[1] if f.path == path]
+    (finding,) = [f for f in judge_composed(composed)[1] if f.path == path]
     assert finding.severity == "error" and "save" in finding.message
 
 
@@ -262,18 +266,8 @@ def test_a_prompt_file_is_read(tmp_path):
     assert not found(ONE, both, "env.math", "")
 
 
-def test_the_header_names_the_versions(tmp_path):
-    assert versions(ONE) == VERSIONS
-    assert versions("mxfp8_blackwell.yaml") == ("main",)
-    file = tmp_path / "a.yaml"
-    file.write_text("# NeMo-RL v0.7.0, main\nengine: local\n")
-    assert versions(str(file)) == ("v0.7.0", "main")
-    file.write_text("# NeMo-RL v0.7.0\n")
-    assert versions(str(file)) == ("v0.7.0",)
-
-
 def test_the_embedded_engine_is_checked():
-    (finding,) = check("etr.yaml", ["grpo.num_prompts_per_stepp=1"], "main")
+    (finding,) = check("etr.yaml", ["grpo.num_prompts_per_stepp=1"])
     assert (finding.severity, finding.path) == ("error", "grpo.num_prompts_per_stepp")
 
 
@@ -282,18 +276,23 @@ def run(*args):
 
 
 def test_the_command():
-    assert run(ONE).exit_code == 0
+    done = run(ONE)
+    assert done.exit_code == 0 and done.output.startswith(f"judged by {shipped().name}")
     wrong = run(ONE, "policy.train_global_batch_size=96")
     assert wrong.exit_code == 1 and "errors: 1" in wrong.output
     assert "policy.train_global_batch_size: " in wrong.output
-    found = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
-    (one,) = [finding for finding in found if finding["severity"] == "error"]
-    assert one["path"] == "policy.generation.vllm_cfg.is_mx" and one["nemo_rl"] == ["v0.7.0"]
-    both = run(ONE, "policy.generation.vllm_cfg.is_mx=true", "loss_fn.x=1").output
-    assert "(NeMo-RL v0.7.0)" in both
-    assert run(ONE, "--time", "4:00:00").output.startswith("warning")
-    assert run(ONE, "--nemo-rl", "v9").exit_code == 2
+    (first, *_) = json.loads(run(ONE, "policy.train_global_batch_size=96", "--json").output)
+    assert (first["path"], first["nemo_rl"]) == ("policy.train_global_batch_size", shipped().name)
+    assert "\nwarning" in run(ONE, "--time", "4:00:00").output
     assert run("no.yaml").exit_code == 2
+
+
+def test_an_unknown_key_of_the_shipped_nemo_rl_is_a_warning():
+    """A newer one may have it; the user's own NeMo-RL decides."""
+    (said,) = found(ONE, ["loss_fn.metrics_lvl=1"], "loss_fn.metrics_lvl", "--nemo-rl", shipped())
+    assert said.severity == "warning"
+    (said,) = found(ONE, ["loss_fn.metrics_lvl=1"], "loss_fn.metrics_lvl", "unknown key")
+    assert said.severity == "error"
 
 
 def test_every_rule_has_a_source():

@@ -3,13 +3,13 @@
 import pytest
 from omegaconf import OmegaConf
 from recipe_files import BASES, FILES
+from releases import MAIN
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED
 from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check import keys
 from nemo_algos.preflight.check.keys import unknown_keys
-from nemo_algos.preflight.check.snapshot import VERSIONS, load
 
 SECTIONS = ("data", "env")
 USUAL = "grpo_math_1B.yaml"
@@ -19,7 +19,7 @@ UNREAD = ("dataset_name", "prompt_file")  # of one of NeMo-RL's configs, below `
 FREE = [f"env.{name}" for name in ("nemo_gym", "reward_model", "sliding_puzzle_game", "dapo")]
 FREE += ["env.countdown", "env.code_verify", "env.sql_verify"]
 NAMES = (
-    *keys.ENVIRONMENTS,
+    *MAIN.environments,
     *("clevr-cogent", "geometry3k", "refcoco"),
     *("avqa", "audiomcq", "mmpr-tiny"),
 )
@@ -45,16 +45,16 @@ def misspelt(section, above):
                 yield deeper, {**section, key: [*value[:i], changed, *value[i + 1 :]]}
 
 
-def accepted(own, base, declared):
+def accepted(own, base):
     """The paths that were misspelt in vain, and all paths; of a config that has none wrong."""
     own = {name: own[name] for name in SECTIONS if own.get(name)}
-    assert not unknown_keys(own, base, declared)
+    assert not unknown_keys(own, base, MAIN)
     walk = [
         (path, {**own, name: changed})
         for name in own
         for path, changed in misspelt(own[name], name)
     ]
-    said = {path: [f.path for f in unknown_keys(w, base, declared)] for path, w in walk}
+    said = {path: [f.path for f in unknown_keys(w, base, MAIN)] for path, w in walk}
     return {path for path, found in said.items() if f"{path}x" not in found}, set(said)
 
 
@@ -64,28 +64,26 @@ def is_free(path):
     return name in FREE or "kwargs." in path or path in {f"env.{name}" for name in NAMES}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_misspelt_key_of_nemo_rls_configs_is_refused(version):
-    release, walked = load(version), set()
-    for name, own in release.grpo.items():
+def test_every_misspelt_key_of_nemo_rls_configs_is_refused():
+    walked = set()
+    for name, own in MAIN.grpo.items():
         if uses_gym(own["env"]):  # refused as a whole; leftovers of other environments are in them
             continue
         own = own | {"data": {k: v for k, v in own["data"].items() if k not in UNREAD}}
-        wrong, paths = accepted(own, release.configs[USUAL], release.declared)
+        wrong, paths = accepted(own, MAIN.configs[USUAL])
         assert not {path for path in wrong if not is_free(path)}, name
         walked |= paths - wrong
     assert {"data.shuffle", "data.validation.repeat", "env.math.math_verify_impl"} <= walked
     assert len(walked) >= 25
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_misspelt_key_of_our_recipes_is_refused(version):
-    release, walked = load(version), 0
+def test_every_misspelt_key_of_our_recipes_is_refused():
+    walked = 0
     for file in OURS:
         own = OmegaConf.to_container(config.read(file))
         name = (own.get("nemo_rl") or {}).get("config", USUAL)
-        if own.get("engine") == "nemo_rl" and name in release.grpo:  # else another version's
-            wrong, paths = accepted(own, release.configs[name], release.declared)
+        if own.get("engine") == "nemo_rl" and name in MAIN.grpo:
+            wrong, paths = accepted(own, MAIN.configs[name])
             assert not {path for path in wrong if not is_free(path)}, file.name
             walked += len(paths - wrong)
     assert walked > 100

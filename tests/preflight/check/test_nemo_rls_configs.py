@@ -1,6 +1,7 @@
-"""NeMo-RL's own configs, all of both versions: they run, so nothing here may refuse them."""
+"""NeMo-RL's own configs: they run, so nothing here may refuse them."""
 
 import copy
+import dataclasses
 import functools
 import importlib.util
 import pickle
@@ -10,9 +11,9 @@ import pytest
 from matrix import some_of
 from model_facts import facts_of
 from omegaconf import DictConfig, OmegaConf
+from releases import MAIN
 
 from nemo_algos.preflight.check import judge as check
-from nemo_algos.preflight.check.snapshot import VERSIONS, load
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
 from nemo_algos.preflight.plan.search import possible
@@ -53,34 +54,32 @@ def change(tree: DictConfig, was, now):
             tree[key] = value
 
 
-THIRDS = [(version, first) for version in reversed(VERSIONS) for first in range(3)]
-each_third = pytest.mark.parametrize(("version", "first"), some_of(THIRDS, 1))
+each_third = pytest.mark.parametrize("first", some_of(range(3), 1))
 
 
 @functools.cache
-def composed(version, first):
-    """By name, each third config of a version from this one on."""
-    release = load(version)
-    some = dict([*release.grpo.items()][first::3])
+def composed(first):
+    """By name, each third config from this one on."""
+    some = dict([*MAIN.grpo.items()][first::3])
     assert len(some) > 45
-    return script.composed(release._replace(trees=trees(some)), some)
+    return script.composed(dataclasses.replace(MAIN, trees=trees(some)), some)
 
 
 @each_third
-def test_no_rule_refuses_them(version, first, monkeypatch):
+def test_no_rule_refuses_them(first, monkeypatch):
     monkeypatch.setenv("HF_HOME", "/hub")
     monkeypatch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as their launch scripts do
     monkeypatch.setattr(check, "CONFLICTS", ())  # with our methods, no rules of NeMo-RL
-    for name, made in composed(version, first).items():
-        for f in check.judge_composed(made._replace(plain=copy.deepcopy(made.plain)), version)[1]:
+    for name, made in composed(first).items():
+        for f in check.judge_composed(made._replace(plain=copy.deepcopy(made.plain)))[1]:
             known = any(part in name for part in KNOWN.get(f.path, ()))
             assert known or f.severity != "error", (name, f)
 
 
 @each_third
-def test_none_is_called_impossible(version, first):
+def test_none_is_called_impossible(first):
     seen = 0
-    for name, made in composed(version, first).items():
+    for name, made in composed(first).items():
         if (facts := facts_of(name, made.plain)) is None:
             continue
         p = plan(made.plain, facts, GPUS[gpu_of(made.plain)])
@@ -90,15 +89,9 @@ def test_none_is_called_impossible(version, first):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_page_is_current(version):
-    """docs/base_configs.md is what check says now of every GRPO config of NeMo-RL."""
-    made = composed(version, 0) | composed(version, 1) | composed(version, 2)
-    every = {name: made[name] for name in load(version).grpo}
-    written = (ROOT / "docs" / "base_configs.md").read_text()
-    first, _, other = written.removeprefix(script.HEAD).partition(f"\n## NeMo-RL {VERSIONS[0]}\n")
-    newest = version == VERSIONS[-1]
-    section = script.section(every, version, "" if newest else first)
-    here = first if newest else f"\n## NeMo-RL {VERSIONS[0]}\n{other}"
-    assert written.startswith(script.HEAD) and section == here, "run scripts/base_configs.py"
-    assert first.count("\n- **") > 15
+def test_the_page_is_current():
+    """docs/base_configs.md is what check says now of every GRPO config of the shipped NeMo-RL."""
+    made = composed(0) | composed(1) | composed(2)
+    page = script.page({name: made[name] for name in MAIN.grpo}, MAIN.name)
+    assert (ROOT / "docs" / "base_configs.md").read_text() == page, "run scripts/base_configs.py"
+    assert page.count("\n- **") > 15

@@ -2,6 +2,7 @@
 
 import pytest
 from matrix import some_of
+from releases import MAIN
 from says import Says
 
 from nemo_algos.algorithms.extensions.correction import PRESETS
@@ -28,7 +29,7 @@ def built(name, overrides):
     if name == LOCAL:
         return judge_by(RULES, load(SHIPPED / name, overrides))
     written = module.apply_overrides(module.read(SHIPPED / name), overrides)
-    return module.judge(written, module.load("main"))[0]
+    return module.judge(written, MAIN)[0]
 
 
 def said(name, overrides):
@@ -36,7 +37,7 @@ def said(name, overrides):
     if name == LOCAL:
         found = judge_by([one_update], load(SHIPPED / name, overrides)).warnings
     else:
-        found = check(name, overrides, "main")
+        found = check(name, overrides, MAIN)
     return [f"{f.severity} {f}" for f in found if f.path == BATCH]
 
 
@@ -74,7 +75,7 @@ def test_a_contradiction_is_refused_by_name(name, overrides, words):
             built(name, overrides)
         found = error.value.findings
     else:
-        found = check(name, overrides, "main")
+        found = check(name, overrides, MAIN)
     errors = [str(f) for f in found if f.severity == "error"]
     assert errors and {f.partition(":")[0] for f in errors} == {"old_policy"}
     assert Says(f"old_policy: {words}") in errors
@@ -91,14 +92,14 @@ def test_a_preset_says_whom_the_ratio_is_to(preset):
 
 
 def test_unbiased_kl_is_refused_with_nemo_rls_own_name():
-    found = [str(f) for f in check(NEMO_RL, ["loss_fn.reference_policy_kl_type=unbiased"], "main")]
+    found = [str(f) for f in check(NEMO_RL, ["loss_fn.reference_policy_kl_type=unbiased"], MAIN)]
     assert (
         Says("loss_fn.reference_policy_kl_type: k3 loss_fn.use_on_policy_kl_approximation") in found
     )
 
 
 def test_a_misspelt_key_is_told_the_nearest():
-    found = [str(f) for f in check(NEMO_RL, ["old_polcy=sampler"], "main")]
+    found = [str(f) for f in check(NEMO_RL, ["old_polcy=sampler"], MAIN)]
     assert Says("old_polcy: old_policy") in found
 
 
@@ -128,5 +129,5 @@ def test_the_sampler_is_named_only_where_the_method_takes_it(third):
     for name in [*METHODS][third::3]:
         given = [ONE, f"method={name}"]
         named = ["old_policy: sampler" in text for text in said(NEMO_RL, given)]
-        paths = {f.path for f in check(NEMO_RL, [*given, "old_policy=sampler"], "main")}
+        paths = {f.path for f in check(NEMO_RL, [*given, "old_policy=sampler"], MAIN)}
         assert named in ([], ["rollout_correction" not in paths]), name

@@ -9,17 +9,18 @@ import re
 import pytest
 from omegaconf import OmegaConf
 from recipe_files import BASES, FILES
+from releases import MAIN
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError, at
+from nemo_algos.config import at
 from nemo_algos.engines.nemo.derived_config import DEFAULT
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
-from nemo_algos.preflight.check import known_models, snapshot
+from nemo_algos.preflight.check import known_models
+from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.layout import layout
 
-HEADER = re.compile(r"# NeMo-RL (\S+(?:, \S+)*)\n")
 NAME = re.compile(r"(?P<method>[a-z]+)-(?P<model>.+)-(?P<nodes>\d+)n(?P<gpus>\d+)g-(?P<layout>.+)")
 SIZES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 WORDS = {
@@ -101,25 +102,13 @@ def runs(file):
 RECIPES = {run: path for file, path in FILES.items() for run in runs(file)}
 
 
-def versions(path):
-    """The NeMo-RL versions of the header."""
-    match = HEADER.match(path.read_text())
-    return match[1].split(", ") if match else []
-
-
-PAIRS = [(name, version) for name, path in RECIPES.items() for version in versions(path)]
 each = pytest.mark.parametrize("name", RECIPES)
-each_version = pytest.mark.parametrize(("name", "version"), PAIRS)
 
 
 @functools.cache
-def composed(name, version):
-    written = config.apply_overrides(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
-    return snapshot.compose(written, snapshot.load(version))
-
-
 def plain_of(name):
-    return composed(name, versions(RECIPES[name])[0]).plain
+    written = config.apply_overrides(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
+    return compose(written, MAIN).plain
 
 
 @functools.cache
@@ -159,9 +148,9 @@ def written(path):
 
 
 @functools.cache
-def inherited(parents, nemo_config, version):
+def inherited(parents, nemo_config):
     """NeMo-RL's config with the parents over it as written; of the method its defaults."""
-    configs = [snapshot.load(version).configs[nemo_config], *map(written, parents)]
+    configs = [MAIN.configs[nemo_config], *map(written, parents)]
     before = functools.reduce(over, configs, {"nemo_rl": {"config": DEFAULT}})
     name = at(before, "method.name")
     return before | (
@@ -169,11 +158,11 @@ def inherited(parents, nemo_config, version):
     )
 
 
-def differs(path, leaf, user, version):
+def differs(path, leaf, user):
     """Whether the file's own value is another than what it inherits where this recipe uses it."""
     own, parents = split(path)
     nemo_config = at(written(user), "nemo_rl.config") or DEFAULT
-    before = inherited(parents, nemo_config, version)
+    before = inherited(parents, nemo_config)
     value = at(before, leaf)
     if isinstance(value, str) and "${" in value:
         value = OmegaConf.select(OmegaConf.create(before), leaf)
@@ -185,7 +174,7 @@ def idle(path, users):
     return [
         leaf
         for leaf in leaves(split(path)[0])
-        if not any(differs(path, leaf, user, v) for user in users for v in versions(user))
+        if not any(differs(path, leaf, user) for user in users)
     ]
 
 
@@ -217,19 +206,10 @@ def test_the_layout_of_the_name_is_the_configs(name):
     assert (lies.backend == "dtensor") == bool(words & {"fsdp", "lora"})
 
 
-@each
-def test_the_header_names_the_versions_on_which_it_resolves(name):
-    named = versions(RECIPES[name])
-    assert named and named == [v for v in snapshot.VERSIONS if v in named]
-    for version in set(snapshot.VERSIONS) - set(named):
-        with pytest.raises(ConfigError):
-            composed(name, version)
-
-
-@pytest.mark.parametrize(("name", "version"), [pair for pair in PAIRS if pair[0] not in FILES])
-def test_a_layout_is_sound_with_every_method(name, version):
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - FILES.keys()))
+def test_a_layout_is_sound_with_every_method(name):
     """What has a method of its own, test_check judges."""
-    found = check(str(RECIPES[name]), [f"method.name={method_of(name)}"], version)
+    found = check(str(RECIPES[name]), [f"method.name={method_of(name)}"], MAIN)
     assert not [f for f in found if f.severity != "note"]
 
 
@@ -245,9 +225,9 @@ def test_a_base_restates_nothing(base):
     assert idle(path, users) == []
 
 
-@each_version
-def test_updates_per_batch(name, version):
-    plain = composed(name, version).plain
+@each
+def test_updates_per_batch(name):
+    plain = plain_of(name)
     grpo, batch = plain["grpo"], plain["policy"]["train_global_batch_size"]
     rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
     assert rollouts % batch == 0 and rollouts // batch >= 4
@@ -255,9 +235,9 @@ def test_updates_per_batch(name, version):
     assert batch % per_rank == 0
 
 
-@each_version
-def test_the_gpus_divide(name, version):
-    plain = composed(name, version).plain
+@each
+def test_the_gpus_divide(name):
+    plain = plain_of(name)
     policy, lies = plain["policy"], layout(plain)
     assert lies.train_gpus % lies.model_ranks == lies.train_gpus % lies.expert_ranks == 0
     assert lies.generation_gpus % (lies.generation_tensor * lies.generation_pipeline) == 0
@@ -269,9 +249,9 @@ def test_the_gpus_divide(name, version):
         assert policy["train_micro_batch_size"] == policy["logprob_batch_size"]
 
 
-@each_version
-def test_checkpoints_are_in_the_converters_format(name, version):
-    assert composed(name, version).plain["checkpointing"]["model_save_format"] == "torch_save"
+@each
+def test_checkpoints_are_in_the_converters_format(name):
+    assert plain_of(name)["checkpointing"]["model_save_format"] == "torch_save"
 
 
 @each
@@ -283,9 +263,9 @@ def test_the_model_holds_the_sequence(name):
     assert model.num_attention_heads % layout(plain_of(name)).tensor == 0
 
 
-@each_version
-def test_the_prompt_asks_for_what_the_verifier_reads(name, version):
-    plain = composed(name, version).plain
+@each
+def test_the_prompt_asks_for_what_the_verifier_reads(name):
+    plain = plain_of(name)
     data, env = plain["data"], plain["env"]
     judge = env[data["default"]["env_name"]]
     (pictured,) = judge.get("reward_functions", [{}])
@@ -312,15 +292,15 @@ def test_a_program_or_query_has_the_time_that_its_benchmark_gives(name, benchmar
     assert max(b.deadline for b in known) == judge["deadline"]
 
 
-@each_version
-def test_what_a_paper_states(name, version):
+@each
+def test_what_a_paper_states(name):
     parents = {path.stem for path in ancestors(RECIPES[name])}
     family = next((f for f in PAPERS if f"paper_{f}" in parents), None)
     if family is None:
         return
     own = set(leaves(split(RECIPES[name])[0]))
     stated = {k: v for k, v in (ALL_PAPERS | PAPERS[family]).items() if k not in own}
-    plain = composed(name, version).plain
+    plain = plain_of(name)
     assert {path: at(plain, path) for path in stated} == stated
 
 

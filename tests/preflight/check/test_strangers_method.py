@@ -7,12 +7,12 @@ from functools import cache
 from types import ModuleType
 
 import pytest
+from releases import MAIN
 
 from nemo_algos import METHODS
 from nemo_algos.config import SHIPPED, apply_overrides, read, resolve
 from nemo_algos.preflight.check import judge
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
-from nemo_algos.preflight.check.snapshot import load
 
 HALF = "policy.train_global_batch_size=256"
 RUNS = [
@@ -42,7 +42,7 @@ def copies():
 @cache
 def composed(overrides):
     written = apply_overrides(read(SHIPPED / "nemo_rl.yaml"), overrides)
-    return judge.compose(written, load("main"))
+    return judge.compose(written, MAIN)
 
 
 def verdict(method, overrides):
@@ -50,7 +50,7 @@ def verdict(method, overrides):
     made = composed((*overrides,))
     plain, named = copy.deepcopy(made.plain), {"method": method}
     run = made._replace(plain=plain | named, written=made.written | copy.deepcopy(named))
-    return judge.judge_composed(run, "main")[1]
+    return judge.judge_composed(run)[1]
 
 
 @pytest.mark.parametrize(("number", "name"), [*enumerate(METHODS)])

@@ -2,8 +2,9 @@
 
 from model_facts import facts_of
 from omegaconf import OmegaConf
+from releases import MAIN
 
-from nemo_algos.preflight.check import snapshot
+from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan, with_keys
@@ -19,7 +20,7 @@ EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
 
 def composed(config):
     own = {"engine": "nemo_rl", "nemo_rl": {"config": config}, "method": {"name": "grpo"}}
-    return snapshot.compose(OmegaConf.create(own), snapshot.load("main")).plain
+    return compose(OmegaConf.create(own), MAIN).plain
 
 
 def planned(config, tokens=None, **change):

@@ -317,7 +317,6 @@ def test_the_command(tmp_path):
         *((["--mean-tokens", n], "4096") for n in ("0", "nan", "inf", "4097")),
         (["policy.train_global_batch_size=abc", "cluster.num_nodes=null"], "cluster.num_nodes"),
         (["method.mikro=1"], "method"),
-        (["policy.modell=3"], "policy.model_name"),
         (["policy.model_name=nobody/knows"], "config.json"),
         (["nemo_rl.config=grpo_math_1C.yaml"], "grpo_math_1B.yaml"),
         (["--model", "/" + 5000 * "a"], "a" * 9),
@@ -326,3 +325,5 @@ def test_the_command(tmp_path):
     ):
         failed = run(app, ["plan", str(file), *arguments])
         assert failed.exit_code == 2 and message in failed.stderr
+    warned = run(app, ["plan", str(file), "policy.modell=3"])
+    assert warned.exit_code == 0 and "policy.model_name" in warned.stderr

@@ -8,6 +8,7 @@ import pytest
 from matrix import some_of
 from omegaconf import OmegaConf
 from planned import EXAMPLE, OFFLOADED, planned
+from releases import MAIN
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
@@ -16,7 +17,6 @@ from nemo_algos.preflight.check.decoder import Attention
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.known_models import table
 from nemo_algos.preflight.check.layout import MEGATRON
-from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, of, plan, with_keys
 from nemo_algos.preflight.plan.search import (
@@ -46,7 +46,7 @@ def recipe(name, *overrides):
 
 def judged(written):
     """The plan, and the errors that `check` finds."""
-    run, found = judge(written, load("main"))
+    run, found = judge(written, MAIN)
     assert run.model
     planned = plan(run.plain, run.model, GPUS[gpu_of(run.plain)])
     return planned, [str(f) for f in found if f.severity == "error"]
@@ -54,7 +54,7 @@ def judged(written):
 
 def of_recipe(name, *overrides):
     written = recipe(name, *overrides)
-    return judged(written)[0], checker(written, load("main"))
+    return judged(written)[0], checker(written, MAIN)
 
 
 def accepts(**change):
@@ -64,7 +64,7 @@ def accepts(**change):
     )
     for path, value in change.items():
         OmegaConf.update(written, path, value, force_add=True)
-    return checker(written, load("main"))
+    return checker(written, MAIN)
 
 
 @pytest.mark.parametrize(("name", "nodes"), some_of(RECIPES.items(), 2))

@@ -57,8 +57,6 @@ REFUSED = [
     ("grpo.max_steps=3", ["grpo.max_steps: NeMo-RL"]),
     ("method.name=ert", ["method.name: 'ert'"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: false"]),
-    ("--nemo-rl v9", ["v9"]),
-    ("--nemo-rl main", ["--checkout: {0}/nemo-rl NeMo-RL v0.7.0"]),
     ("--account= --image= grpo.x=1", ["--account: missing", "--image: missing", "grpo.x: "]),
     ("--name ..", ["--name: '..'"]),
     ("--name a/b", ["--name: 'a/b'"]),
@@ -291,24 +289,6 @@ def test_without_sbatch_nothing_is_written(here, monkeypatch):
 def test_a_dry_run_submits_nothing(here):
     said = slurm(here, "--test-only --submit")
     assert said == (2, [], [Says("--test-only --submit")])
-
-
-@pytest.mark.parametrize(
-    ("has", "asked", "fits"),
-    [
-        ("0.7.0", "v0.7.0", True),
-        ("0.6.0", "v0.7.0", False),
-        ("0.7.1", "v0.7.0", False),
-        ("0.6.0", "main", True),
-        ("0.8.0", "main", True),
-        ("0.7.0", "main", False),
-    ],
-)
-def test_nemo_rl_s_checkout_has_the_version_that_is_checked(here, has, asked, fits):
-    checkout(here / "nemo-rl", has)
-    said = slurm(here, f"--nemo-rl {asked}")
-    assert (said.status == 0) is fits
-    assert fits or said.err == [Says(f"--checkout: {here}/nemo-rl v{has} {asked} --nemo-rl")]
 
 
 def test_a_folder_with_a_ray_sub_is_no_checkout(here):

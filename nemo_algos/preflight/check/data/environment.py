@@ -25,28 +25,6 @@ RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")  # the last line of 
 PATIENCE = 30.0  # seconds for the program to end what it started
 
 
-def checkout(named: str = "") -> Path:
-    """NeMo-RL's root: as named, $NEMO_RL_HOME, this folder, or the clone in the user's cache.
-
-    Raises ValueError where none of them is one.
-    """
-    places = [named] if named else [os.environ.get("NEMO_RL_HOME", ""), ".", cache() / "nemo-rl"]
-    for place in places:
-        if place and (Path(place) / "nemo_rl" / "__init__.py").is_file():
-            return Path(place).resolve()
-    where = named or "here, in $NEMO_RL_HOME, or in the cache folder"
-    raise ValueError(
-        f"No NeMo-RL checkout was found ({where}). "
-        "Clone NVIDIA-NeMo/RL and name it: --nemo-rl FOLDER."
-    )
-
-
-def version(nemo_rl: Path) -> str:
-    """The judged version that a checkout is nearest to: v0.7.0 has no single controller."""
-    new = (nemo_rl / "nemo_rl" / "algorithms" / "single_controller.py").is_file()
-    return "main" if new else "v0.7.0"
-
-
 def cache() -> Path:
     """This package's folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nemo_algos"

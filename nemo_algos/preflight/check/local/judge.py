@@ -83,9 +83,9 @@ def _parse(
 
 def _of_nemo_rl(finding: Finding) -> Finding:
     """An unknown key that NeMo-RL declares is said to be NeMo-RL's."""
-    from nemo_algos.preflight.check.snapshot import VERSIONS, load  # for this sentence alone
+    from nemo_algos.preflight.check.release import shipped  # for this sentence alone
 
-    if isinstance(finding, UnknownKey) and any(finding.path in load(v).declared for v in VERSIONS):
+    if isinstance(finding, UnknownKey) and finding.path in shipped().declared:
         what = "only NeMo-RL supports this key, not the embedded engine"
         return Finding(finding.path, f"{what}. Remove it.")
     return finding

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from operator import attrgetter
-
-from pydantic import ValidationError
+from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import uses_gym
-from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION, AsyncRL
+from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER as SECTION
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import WrongKey, error, note, warning
+from nemo_algos.preflight.check.rule import error, note, warning
 
 FAILURE = "rollout_failure"
 ROUTER = "generation_router"
@@ -49,32 +47,35 @@ RETRIED = (429, 500, 502, 503, 504, 520)  # HTTP statuses that NeMo Gym asks aga
 BUDGETS = ("max_skipped_prompts", "max_consecutive_dropped_prompts")
 
 
-def _section(run: Preflight) -> AsyncRL:
-    try:
-        return AsyncRL.model_validate(run[SECTION])
-    except ValidationError:
-        raise WrongKey(SECTION) from None
+def _set(run: Preflight, key: str) -> Any:
+    """What a key below the section is, or is by default."""
+    return run.or_default(f"{SECTION}.{key}")
+
+
+def _failure(run: Preflight, key: str) -> Any:
+    return _set(run, f"{FAILURE}.{key}")
 
 
 def sampler_keys(run: Preflight) -> Iterator[Finding]:
     """The chosen sampler reads every key that is written for it."""
-    kind = SAMPLERS.get(run.sampler)
+    read = [*run.nemo_rl.samplers.get(run.sampler, ())]
     path = f"{SECTION}.sampler"
-    if not run.controlled or kind is None:
+    if not run.controlled or not read:
         return
-    read = ["name", *kind.model_fields]
     section = (run.written.get(SECTION) or {}).get("sampler") or {}
     if run.sampler == "custom":
         target = str(run[f"{path}.target"] or "")
-        if target and ":" not in target:
-            yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
+        if ":" not in target:
+            reason = f"names no class, got {target!r}" if target else "it is missing"
+            yield error(f"{path}.target", f"{reason}. Write the path of your class, module:Class.")
         if inherited := [key for key in run[path] if key not in (*read, *section)]:
             given = f"is also given the base config's {', '.join(inherited)}"
             hint = "its constructor must take it, or async_rl must have _override_: true"
             yield note(path, f"{target or 'your class'} {given}: {hint}")
         return
     for key in [k for k, value in section.items() if k not in read and value is not None]:
-        reason = f"the sampler {run.sampler} does not read it{did_you_mean(key, read[1:])}"
+        near = did_you_mean(key, [other for other in read if other != "name"])
+        reason = f"the sampler {run.sampler} does not read it{near}"
         yield error(f"{path}.{key}", f"{reason}. Remove it, or set it to null.")
 
 
@@ -82,12 +83,12 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
     """Times and ports are in their order."""
     if not run.controlled:
         return
-    section = _section(run)
-    routed = [ROUTED] if section.generation_router.enabled else []
+    routed = [ROUTED] if _set(run, f"{ROUTER}.enabled") else []
     tables = {"above": BELOW, "at least": (*AT_MOST, *routed)}
     for word, rows in tables.items():
         for lower, upper, reason in rows:
-            low, high = attrgetter(lower, upper)(section)
+            low = _set(run, lower)
+            high = _set(run, upper)
             fits = None in (low, high) or (low < high if word == "above" else low <= high)
             if not fits:
                 what = f"{high:g} must be {word} `{SECTION}.{lower}: {low:g}`"
@@ -97,7 +98,7 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
 def router_status(run: Preflight) -> Iterator[Finding]:
     """NeMo Gym gives up where the router has no engine."""
     path = f"{SECTION}.{ROUTER}.no_healthy_backend_status"
-    if run.controlled and _section(run).generation_router.no_healthy_backend_status in RETRIED:
+    if run.controlled and run.or_default(path) in RETRIED:
         reason = f"NeMo Gym retries forever after {', '.join(map(str, RETRIED))}"
         yield error(path, f"{reason}. Set another status, such as 409.")
 
@@ -106,16 +107,16 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     """A prompt that is given up leaves a step that can close: in_order alone counts it."""
     if not run.controlled or run.sampler == "custom":
         return
-    failure = _section(run).rollout_failure
     prompts = run["grpo.num_prompts_per_step"]
-    asked = [key for key in BUDGETS if getattr(failure, key)]
-    replaces = failure.on_dropped_prompt == "replace"
+    asked = [key for key in BUDGETS if _failure(run, key)]
+    replaces = _failure(run, "on_dropped_prompt") == "replace"
+    share = _failure(run, "min_step_batch_fraction")
     for key in asked if run.sampler != "in_order" else ():
         reason = f"{run.sampler} would wait forever for a prompt that was dropped"
         cure = "Set it to 0, or set `sampler.name: in_order`."
         yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. {cure}")
-    floor = math.ceil(prompts * failure.min_step_batch_fraction)
-    if asked and run.sampler == "in_order" and floor >= prompts and not replaces:
+    whole = share is not None and math.ceil(prompts * share) >= prompts
+    if asked and run.sampler == "in_order" and whole and not replaces:
         reason = f"every step must have all its prompts, so {asked[0]} never applies"
         hint = "Set a smaller share, or set `on_dropped_prompt: replace`."
         yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}. {hint}")
@@ -123,15 +124,14 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
 
 def replacements(run: Preflight) -> Iterator[Finding]:
     """Prompts that replace others can be drawn, and are asked for."""
-    if not run.controlled or _section(run).rollout_failure.on_dropped_prompt != "replace":
+    if not run.controlled or _failure(run, "on_dropped_prompt") != "replace":
         return
-    failure = _section(run).rollout_failure
     prompts = run["grpo.num_prompts_per_step"]
     for key in ("max_replacement_attempts", "replacement_reserve_prompts"):
-        if not getattr(failure, key):
+        if not _failure(run, key):
             reason = "at 0, `on_dropped_prompt: replace` cannot replace any prompt"
             yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. Set it to at least 1.")
-    if failure.replacement_reserve_prompts > prompts:
+    if (_failure(run, "replacement_reserve_prompts") or 0) > prompts:
         reason = f"the reserve fills by whole steps of {prompts} prompts before sampling starts"
         path = f"{SECTION}.{FAILURE}.replacement_reserve_prompts"
         yield warning(path, f"{reason}. Set it to at most {prompts}.")
@@ -145,11 +145,9 @@ def other_rollouts(run: Preflight) -> Iterator[Finding]:
     if not run.controlled:
         return
     gym = uses_gym(run["env"])
-    failure = _section(run).rollout_failure
-    unread, whose = (failure.native, "NeMo-RL") if gym else (failure.nemo_gym, "NeMo Gym")
-    usual = type(unread)()
-    for key in type(unread).model_fields:
-        if getattr(unread, key) != getattr(usual, key):
-            path = f"{SECTION}.{FAILURE}.{'native' if gym else 'nemo_gym'}.{key}"
+    unread = f"{SECTION}.{FAILURE}.{'native' if gym else 'nemo_gym'}"
+    whose = "NeMo-RL" if gym else "NeMo Gym"
+    for path, schema in run.nemo_rl.schema.items():
+        if path.startswith(f"{unread}.") and run[path] not in (None, schema.get("default")):
             reason = f"only {whose} rollouts read it, and this config does not run them"
             yield error(path, f"{reason}. Remove it.")

@@ -10,12 +10,11 @@ from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_r
 from nemo_algos.algorithms.record import TOKEN_INPUTS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import uses_gym
-from nemo_algos.preflight.check.controller_schema import KNOWN
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 
 OURS_ALONE = "the method computes the advantages"
-MARKED = f"in {KNOWN} only NeMo Gym marks such messages"
+MARKED = "only NeMo Gym marks such messages"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set `method.name: gpg`"),

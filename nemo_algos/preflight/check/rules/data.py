@@ -7,7 +7,7 @@ from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import is_vlm
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, SPLITS
+from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
@@ -55,9 +55,13 @@ def environments(run: Preflight) -> Iterator[Finding]:
     known = sorted(run["env"] or {})
     named = {str(data.get("env_name")): path for path, data in datasets(run)}
     own = run.written.get("env") or {}
-    for name in own.keys() - {*named, *ENVIRONMENTS, *FOREIGN} if isinstance(own, Mapping) else ():
+    for name in (
+        own.keys() - {*named, *run.nemo_rl.environments, *FOREIGN}
+        if isinstance(own, Mapping)
+        else ()
+    ):
         if isinstance(own[name], Mapping):
-            near = did_you_mean(str(name), sorted({*named, *ENVIRONMENTS}))
+            near = did_you_mean(str(name), sorted({*named, *run.nemo_rl.environments}))
             what = f"no dataset uses this environment{near}"
             cure = f"Set `data.default.env_name: {name}`, or remove the section."
             yield error(f"env.{name}", f"{what}. {cure}")
@@ -79,8 +83,9 @@ def images(run: Preflight) -> Iterator[Finding]:
     if run["data_plane.enabled"]:
         reason = f"{trainer}, which does not use the data plane"
         yield error("data_plane.enabled", f"{reason}. Set it to false.")
-    if run["grpo.async_grpo.enabled"] and run.version == "v0.7.0":
-        yield error("grpo.async_grpo.enabled", f"v0.7.0 of {trainer}. Set it to false.")
+    takes_images = run.nemo_rl.facts["asynchronous GRPO takes images"]
+    if run["grpo.async_grpo.enabled"] and not takes_images:
+        yield error("grpo.async_grpo.enabled", f"{trainer}. Set it to false.")
 
 
 def verifiers(run: Preflight) -> Iterator[Finding]:

@@ -126,7 +126,8 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
         return
     if run.vllm and not run[f"{VLLM}.async_engine"]:
         yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it. Set it to true.")
-    apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
+    never = run.nemo_rl.facts["asynchronous GRPO needs GPUs of its own"]
+    apart = never or run[f"{GENERATION}.backend"] != "megatron"
     if run.layout.colocated and apart:
         reason = "asynchronous GRPO generates on separate GPUs"
         cure = "Set it to false, and set `colocated.resources`."

@@ -140,8 +140,9 @@ def reward_parts(run: Preflight) -> Iterator[Finding]:
 def failed_generations(run: Preflight) -> Iterator[Finding]:
     """Asynchronous rollouts print an engine's error and go on."""
     asked = {"vllm": f"{VLLM}.async_engine", "sglang": f"{GENERATION}.use_async_rollouts"}
-    if run.version == "v0.7.0":
-        asked["megatron"] = f"{GENERATION}.mcore_generation_config.async_engine"
+    own = f"{GENERATION}.mcore_generation_config.async_engine"
+    if run[own] is not None:  # a key that newer ones lack, whose Megatron engine always is
+        asked["megatron"] = own
     path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a failed generation stays in its group as an empty response with reward 0"

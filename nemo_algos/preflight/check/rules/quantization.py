@@ -72,15 +72,17 @@ def precision_pairs(run: Preflight) -> Iterator[Finding]:
 
 
 def old_quantisation(run: Preflight) -> Iterator[Finding]:
-    """Two slips of v0.7.0, mended on main."""
-    if run.version != "v0.7.0" or not _fp8(run):
+    """Two slips of NeMo-RL v0.7.0, mended since."""
+    if not _fp8(run):
         return
-    for path in [key for key in (FIRST, LAST) if run[key]]:
-        reason = "v0.7.0 passes vLLM a nested list, which matches no layer"
+    facts = run.nemo_rl.facts
+    nested = facts["ignored layers are a nested list"]
+    for path in [key for key in (FIRST, LAST) if run[key] and nested]:
+        reason = "this NeMo-RL passes vLLM a nested list, which matches no layer"
         cure = "Set it to 0, and name the layers in quantization_ignored_layer_kws."
         yield error(path, f"{reason}. {cure}")
-    if run[f"{VLLM}.{POW2[1]}"]:
-        reason = "v0.7.0's engine would stop with a TypeError"
+    if run[f"{VLLM}.{POW2[1]}"] and facts["powers of two stop the engine"]:
+        reason = "this NeMo-RL's engine would stop with a TypeError"
         yield error(f"{VLLM}.{POW2[1]}", f"{reason}. Set it to false.")
 
 

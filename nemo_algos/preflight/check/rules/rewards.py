@@ -7,7 +7,7 @@ from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
+from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error
@@ -17,7 +17,7 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
     """Its function can be imported, and is given what it asks for: a response and an answer."""
     for name, section in sections(run["env"] or {}).items():
         path = f"env.{name}"
-        if name in (*ENVIRONMENTS, *FOREIGN):
+        if name in (*run.nemo_rl.environments, *FOREIGN):
             what = f"NeMo-RL already has an environment named {name}"
             yield error(path, f"{what}. Choose another name for yours.")
             continue

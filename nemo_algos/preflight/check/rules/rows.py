@@ -8,7 +8,6 @@ from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.data.rows import Row, load
-from nemo_algos.preflight.check.keys import ENVIRONMENTS
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
 from nemo_algos.preflight.check.rules.data import MATH, datasets, environment
@@ -93,7 +92,7 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
     for section in own if isinstance(own, list) else [own]:
         silent = isinstance(section, Mapping) and not section.get("env_name")
         name = silent and section.get("dataset_name")
-        if name and usual and usual not in ENVIRONMENTS and name not in trained:
+        if name and usual and usual not in run.nemo_rl.environments and name not in trained:
             what = f"{name} would be graded by {usual}, the training environment of `data.default`"
             cure = f"Set the one that you mean, {usual} or another."
             yield warning("data.validation.env_name", f"{what}. {cure}")

@@ -7,18 +7,18 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
-from nemo_algos.preflight.check.controller_schema import KNOWN, SAMPLERS, SECTION
-from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.layout import MEGATRON, SINGLE_CONTROLLER, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
+from nemo_algos.preflight.check.release import READS
 from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.batch import CHUNK
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
 OTHER = "Set `nemo_rl.config` to a base config without async_rl, such as grpo_math_1B.yaml."
 
-BUFFER = f"{SECTION}.max_buffered_rollouts"
+BUFFER = f"{SINGLE_CONTROLLER}.max_buffered_rollouts"
 UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is full
-# keys of other trainers that it does not read, and the value that asks for nothing
+# keys of other trainers that it may not read (`release.CONTROLLED`): how each asks for nothing
 UNREAD = {
     "data.use_multiple_dataloader": False,
     "grpo.overlong_filtering": False,
@@ -50,7 +50,7 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
     if is_vlm(run["data"]):
         reason = "the single controller only supports text prompts"
-        yield error(SECTION, f"{reason}. Set `nemo_rl.config: vlm_grpo_3B.yaml`.")
+        yield error(SINGLE_CONTROLLER, f"{reason}. Set `nemo_rl.config: vlm_grpo_3B.yaml`.")
     if not run.megatron:
         reason = "only Megatron workers support the single controller's chunked updates"
         yield error(f"{MEGATRON}.enabled", f"{reason}. Set it to true.")
@@ -66,26 +66,28 @@ def whole_step(run: Preflight) -> Iterator[Finding]:
 def unread(run: Preflight) -> Iterator[Finding]:
     """What other trainers do, and it does not."""
     for path, off in UNREAD.items() if run.controlled else ():
-        if run[path] not in (None, off):
-            value = json.dumps(off)
-            what = f"the single controller of {KNOWN} does not support it, a later one may"
-            yield error(path, f"{what}. Set it to {value}.")
+        supported = run.nemo_rl.facts[READS + path.removesuffix(".enabled")]
+        if run[path] not in (None, off) and not supported:
+            what = f"the single controller of {run.nemo_rl.name} does not support it"
+            yield error(path, f"{what}. Set it to {json.dumps(off)}.")
 
 
 def validated_metric(run: Preflight) -> Iterator[Finding]:
-    """It has no validation, so no metric of one."""
+    """Without validation it has no metric of one."""
     path = "checkpointing.metric_name"
-    ranked = run.controlled and run["checkpointing.enabled"] and run[path] is not None
-    if ranked and not str(run[path]).startswith("train:"):
+    validates = run.nemo_rl.facts[f"{READS}grpo.val_period"]
+    ranked = run["checkpointing.enabled"] and run[path] is not None
+    if run.controlled and ranked and not validates and not str(run[path]).startswith("train:"):
         reason = "the single controller runs no validation"
         yield error(path, f"{reason}. Set null, or a train: metric such as train:reward.")
 
 
 def group_sampler(run: Preflight) -> Iterator[Finding]:
     """It is one that there is."""
-    if run.controlled and run.sampler not in SAMPLERS:
-        hint = did_you_mean(run.sampler, [*SAMPLERS])
-        yield error(f"{SECTION}.sampler.name", f"unknown sampler: {run.sampler}{hint}")
+    samplers = run.nemo_rl.samplers
+    if run.controlled and run.sampler not in samplers:
+        hint = did_you_mean(run.sampler, [*samplers])
+        yield error(f"{SINGLE_CONTROLLER}.sampler.name", f"unknown sampler: {run.sampler}{hint}")
 
 
 def buffer(run: Preflight) -> Iterator[Finding]:
@@ -144,4 +146,4 @@ def reward_sum(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     if a and run.controlled and "reward_parts" in a.needs:
         reason = f"{a.name} needs each reward, but the single controller keeps only their sum"
-        yield error(SECTION, f"{reason}. {OTHER}")
+        yield error(SINGLE_CONTROLLER, f"{reason}. {OTHER}")

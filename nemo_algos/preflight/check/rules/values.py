@@ -7,9 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, set_at
-from nemo_algos.preflight.check.controller_schema import SECTION, type_findings
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, SPLITS
-from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.keys import SPLITS
+from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER, VLLM
+from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.typed import Schema, is_number, misfits
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -29,11 +29,16 @@ MOST = 10**9  # of what is counted
 MCORE = "policy.megatron_cfg"
 GENERATION = "policy.generation"
 OURS = "grpo.adv_estimator"  # null confirms that the method's replaces it
-ALSO_NULL = (OURS, SECTION)  # async_rl: null is a base config of the controller without it
+ALSO_NULL = (
+    OURS,
+    SINGLE_CONTROLLER,
+)  # async_rl: null is a base config of the controller without it
 
 # The ranges that NeMo-RL's types leave out. Beyond them its code divides by 0, takes no step or no
 # row, or trains on something else in silence.
 FROM_1 = (
+    f"{SINGLE_CONTROLLER}.max_buffered_rollouts", f"{SINGLE_CONTROLLER}.max_inflight_prompts",
+    f"{SINGLE_CONTROLLER}.min_groups_for_streaming_train", "data_plane.ack_timeout_ms",
     "checkpointing.ft_save_period", "checkpointing.save_period", "data.max_input_seq_length",
     "data.num_prompts_per_dataloader", "grpo.async_grpo.max_trajectory_age_steps",
     "grpo.batch_multiplier", "grpo.dynamic_sampling_max_gen_batches", "grpo.max_num_epochs",
@@ -108,15 +113,11 @@ OF_ENVIRONMENTS["stop_strings"] = {"anyOf": [{"type": "array"}, {"type": "null"}
 
 
 def repair(
-    plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig, schema: Mapping[str, Schema]
+    plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig, release: Release
 ) -> list[Finding]:
-    """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree.
-
-    schema: of each typed key, by path.
-    """
+    """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
     unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
-    wrong = [*_absent(plain, unset), *type_findings(plain)]
-    wrong += misfits(plain, _judging(plain, schema))
+    wrong = [*_absent(plain, unset), *misfits(plain, _judging(plain, release))]
     wrong += _unlike_base(plain, base, base)
     wrong = [*{finding.path: finding for finding in reversed(wrong)}.values()][::-1]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
@@ -130,16 +131,18 @@ def repair(
     return wrong
 
 
-def _judging(plain: Mapping[str, Any], schema: Mapping[str, Schema]) -> dict[str, Schema]:
-    """NeMo-RL's schema, narrowed by RANGES; those of the single controller it has itself."""
-    kept = {path: kind for path, kind in schema.items() if not path.startswith(f"{SECTION}.")}
+def _judging(plain: Mapping[str, Any], release: Release) -> dict[str, Schema]:
+    """NeMo-RL's schema, narrowed by RANGES."""
+    kept = dict(release.schema)
     if at(plain, f"{GENERATION}.backend") != "vllm":
         kept = {path: kind for path, kind in kept.items() if not path.startswith(f"{VLLM}.")}
     for path in [path for path in kept if path.startswith(f"{VLLM}.") or path in ALSO_NULL]:
         kept[path] = {"anyOf": [kept[path], {"type": "null"}]}
     narrowed = {path: _narrowed(kept[path], more) for path, more in RANGES.items() if path in kept}
     of_env = {
-        f"env.{name}.{key}": kind for name in ENVIRONMENTS for key, kind in OF_ENVIRONMENTS.items()
+        f"env.{name}.{key}": kind
+        for name in release.environments
+        for key, kind in OF_ENVIRONMENTS.items()
     }
     most = {path: _narrowed(narrowed[path], {"maximum": MOST}) for path in POSITIVE if path in kept}
     return kept | narrowed | most | of_env

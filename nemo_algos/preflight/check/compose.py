@@ -1,22 +1,18 @@
-"""NeMo-RL's own configs and keys, as shipped with this package, and a user's config over them."""
+"""A user's config over the config of NeMo-RL that it names."""
 
 import functools
-import json
-import lzma
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Set
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, evaluating, resolve
-from nemo_algos.engines.nemo.derived_config import AMONG, DEFAULT, OURS, base_name
-from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
+from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, base_name
 from nemo_algos.preflight.check.keys import unknown_keys
+from nemo_algos.preflight.check.release import Release, is_grpo, purpose
 
-VERSIONS = ("v0.7.0", "main")
 RESOLVERS = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -25,26 +21,11 @@ RESOLVERS = {
 }
 
 
-def path_of(version: str) -> Path:
-    """The file of a version."""
-    return Path(__file__).parent / "nemo_rl" / f"{version}.json.xz"
-
-
-@functools.cache
-def load(version: str) -> Release:
-    """Raises ValueError for a version that is not shipped."""
-    if version not in VERSIONS:
-        known = " or ".join(VERSIONS)
-        raise ValueError(f"NeMo-RL version {version!r} is not supported: choose {known}")
-    taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
-    return Release(version, taken["schema"], taken["configs"], {})
-
-
 class Composed(NamedTuple):
     """A config over NeMo-RL's.
 
     plain: both, resolved; written: the user's keys; base, tree: NeMo-RL's, interpolations as
-    written; unknown: keys that NeMo-RL does not have; schema: of its typed keys, by path.
+    written; unknown: keys that NeMo-RL does not have, or not there; release: the NeMo-RL.
     """
 
     plain: dict[str, Any]
@@ -52,7 +33,7 @@ class Composed(NamedTuple):
     base: Mapping[str, Any]
     tree: DictConfig
     unknown: list[Finding]
-    schema: Mapping[str, Mapping[str, Any]]
+    release: Release
 
 
 def compose(written: DictConfig, release: Release) -> Composed:
@@ -66,7 +47,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
     name = base_name(own)
     base, tree = _base(name, release)
     others = {k: v for k, v in own.items() if k not in OURS}
-    unknown = unknown_keys(others, base, release.declared.union(OURS, AMONG))
+    unknown = unknown_keys(others, base, release)
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):
@@ -82,23 +63,21 @@ def compose(written: DictConfig, release: Release) -> Composed:
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     named = {str(k): v for k, v in own.items()}
-    return Composed(plain, named, base, tree, [*unknown, *wrong], release.schema)
+    return Composed(plain, named, base, tree, [*unknown, *wrong], release)
 
 
 def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
     """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
     if name not in release.configs:
         near = did_you_mean(name, sorted(release.configs))
-        reason = f"{name} is not below examples/configs of NeMo-RL {release.version}{near}"
+        reason = f"{name} is not below examples/configs of {release.name}{near}"
         raise ConfigError([Finding("nemo_rl.config", reason)])
     base = release.configs[name]
     if not is_grpo(base):
         reason = f"{name} is a config for {purpose(base)}, but methods here need a GRPO trainer"
         cure = f"Use a config with a grpo section, such as {DEFAULT}."
         raise ConfigError([Finding("nemo_rl.config", f"{reason}. {cure}")])
-    if name not in release.trees:
-        release.trees[name] = OmegaConf.create(base)
-    return base, release.trees[name]
+    return base, release.tree(name)
 
 
 def _cut(section: dict[str, Any], path: str) -> None:

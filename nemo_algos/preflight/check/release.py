@@ -1,0 +1,387 @@
+"""The NeMo-RL that a run is judged by: its types, its configs, and facts of its code.
+
+It is the one that will run, read as text from its checkout; nothing of it is imported. Without a
+checkout it is the one that ships with this package, of a date that every output names.
+"""
+
+import ast
+import importlib.util
+import json
+import lzma
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from nemo_algos.preflight.check.annotations import Schema, Section, fields, module, parsed, schemas
+
+GRPO = "nemo_rl.algorithms.grpo"
+CONTROLLER = "nemo_rl.algorithms.single_controller"
+# the config's types, by the path of their section; the single controller has a type of its own
+TYPES = {
+    "": f"{GRPO}:MasterConfig",
+    "policy.generation": "nemo_rl.models.generation.vllm.config:VllmConfig",
+}
+OF_CONTROLLER = {"": f"{CONTROLLER}_utils.config:MasterConfig"}
+ENVIRONMENTS = "nemo_rl.environments.utils:ENV_REGISTRY"
+CLONE = "git clone --depth 1{} https://github.com/NVIDIA-NeMo/RL nemo-rl"
+SHIPPED = Path(__file__).parent / "nemo_rl.json.xz"
+PURPOSES = {  # by the section that no other trainer's config has
+    "sft": "supervised fine-tuning",
+    "dpo": "DPO",
+    "rm": "a reward model",
+    "distillation": "distillation",
+    "ppo": "PPO",
+    "eval": "an evaluation",
+}
+GIVEN = ("data", "variant")  # arguments of data sets that NeMo-RL itself gives
+# keys of other trainers that a single controller may lack
+CONTROLLED = (
+    "data.use_multiple_dataloader",
+    "grpo.advantage_clip_high",
+    "grpo.advantage_clip_low",
+    "grpo.overlong_filtering",
+    "grpo.reward_scaling",
+    "grpo.reward_shaping",
+    "grpo.stop_at_validation_metric",
+    "grpo.use_dynamic_sampling",
+    "grpo.val_at_end",
+    "grpo.val_at_start",
+    "grpo.val_period",
+    "reward_penalties",
+)
+# what rules rest on: a piece of code, or a parameter, and the module or function that has it
+CODE = {
+    "asynchronous GRPO needs GPUs of its own": (
+        f"{GRPO}:async_grpo_train",
+        "assert not colocated_inference",
+    ),
+    "ignored layers are a nested list": (
+        "nemo_rl.models.generation.vllm.quantization.fp8:init_fp8",
+        "bf16_params.append(_get_params_in_layers(param_names, layers))",
+    ),
+    "powers of two stop the engine": (
+        "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
+        "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
+    ),
+}
+PARAMETERS = {"asynchronous GRPO takes images": (f"{GRPO}:async_grpo_train", "processor")}
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One NeMo-RL. `find` gives the one that will run.
+
+    name: for people; schema: the JSON schema of each typed key, by path; configs: those below
+    examples/configs by name, interpolations as written (shipped: of those that are not for GRPO the
+    names of their sections); environments: the keys of each environment's section; data_set_keys:
+    the arguments of its data sets; facts: which of FACTS hold; root: the checkout, None of the
+    shipped one.
+    """
+
+    name: str
+    schema: Mapping[str, Schema]
+    configs: Mapping[str, dict[str, Any]]
+    environments: Mapping[str, tuple[str, ...]]
+    data_set_keys: frozenset[str]
+    facts: Mapping[str, bool]
+    root: Path | None = None
+    trees: dict[str, DictConfig] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """The paths of its typed keys."""
+        return frozenset(self.schema)
+
+    @property
+    def grpo(self) -> dict[str, dict[str, Any]]:
+        """The configs that its GRPO trainers take."""
+        return {name: config for name, config in self.configs.items() if is_grpo(config)}
+
+    @property
+    def samplers(self) -> Mapping[str, Mapping[str, Schema]]:
+        """The keys that each sampler of the single controller reads."""
+        return self.schema.get("async_rl.sampler", {}).get("variants", {})
+
+    def tree(self, name: str) -> DictConfig:
+        """A config as OmegaConf has it, made once."""
+        if name not in self.trees:
+            self.trees[name] = OmegaConf.create(self.configs[name])
+        return self.trees[name]
+
+
+def is_grpo(config: Mapping[str, Any]) -> bool:
+    """Whether NeMo-RL's GRPO trainers take it: its other trainers have a section of their own."""
+    return "grpo" in config
+
+
+def purpose(config: Mapping[str, Any]) -> str:
+    """What a config that is not for GRPO is for."""
+    return next((what for section, what in PURPOSES.items() if section in config), "something else")
+
+
+def find(named: str = "") -> Release:
+    """The NeMo-RL that will run: the named folder, $NEMO_RL_HOME, the installed one, this folder.
+
+    Without any of them the shipped one. Raises ValueError where what is named is no checkout.
+    """
+    home = os.environ.get("NEMO_RL_HOME", "")
+    for source, folder in {"--nemo-rl": named, "$NEMO_RL_HOME": home}.items():
+        if folder and not is_checkout(Path(folder)):
+            raise ValueError(f"{source} {folder}: {_how_to_get(folder)}")
+        if folder:
+            return read(Path(folder).resolve())
+    installed = importlib.util.find_spec("nemo_rl")
+    if installed is not None and installed.origin is not None:
+        root = Path(installed.origin).parents[1]
+        if is_checkout(root):
+            return read(root)
+    return read(Path.cwd()) if is_checkout(Path.cwd()) else shipped()
+
+
+def _how_to_get(named: str) -> str:
+    """What to do about something that is no checkout; a name of a version is taken for one."""
+    version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", named)
+    branch = f" --branch v{version[1]}" if version else ""
+    what = "this is not a folder with a NeMo-RL checkout"
+    return f"{what}. Get one, and name its folder: {CLONE.format(branch)}"
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether a folder has NeMo-RL's GRPO and its configs."""
+    return (root / "nemo_rl" / "algorithms" / "grpo.py").is_file() and _examples(root).is_dir()
+
+
+def _examples(root: Path) -> Path:
+    return root / "examples" / "configs"
+
+
+@cache
+def shipped() -> Release:
+    """The NeMo-RL that this package ships, written by scripts/ship_nemo_rl.py."""
+    kept = json.loads(lzma.decompress(SHIPPED.read_bytes()))
+    kept["environments"] = {name: tuple(keys) for name, keys in kept["environments"].items()}
+    kept["data_set_keys"] = frozenset(kept["data_set_keys"])
+    return Release(**kept)
+
+
+@cache
+def read(root: Path) -> Release:
+    """The checkout in a folder, in half a second; its configs and facts when they are asked for."""
+    return Release(
+        name=_name(root),
+        schema=schemas(root, TYPES, OF_CONTROLLER),
+        configs=_Configs(root),
+        environments=_environments(root),
+        data_set_keys=frozenset(_data_set_keys(root)),
+        facts=_Facts(root),
+        root=root,
+    )
+
+
+def _name(root: Path) -> str:
+    """Its tag, date and commit where git knows them, else the version that its code says."""
+    command = ["git", "-C", str(root), "log", "-1", "--format=of %cs (%h)%n%D"]
+    git = subprocess.run(command, capture_output=True, text=True)
+    if git.returncode == 0:
+        commit, _, refs = git.stdout.partition("\n")
+        tags = re.findall(r"tag: ([^,\s]+)", refs)
+        return " ".join(["NeMo-RL", *tags, commit])
+    info = root / "nemo_rl" / "package_info.py"
+    text = info.read_text(encoding="utf-8") if info.is_file() else ""
+    numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE)
+    return f"NeMo-RL {'.'.join(numbers)}"
+
+
+class _Lazy(Mapping[str, Any]):
+    """Values that are made when they are asked for, and kept."""
+
+    def __init__(self, root: Path, names: list[str]) -> None:
+        self.root = root
+        self.names = names
+        self.made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        if name not in self.made:
+            self.made[name] = self.make(name)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def make(self, name: str) -> Any:
+        """The value of a name."""
+        raise NotImplementedError
+
+
+class _Configs(_Lazy):
+    """NeMo-RL's configs by name below examples/configs."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = _examples(root)
+        files = sorted(self.folder.rglob("*.yaml"))
+        super().__init__(root, [str(file.relative_to(self.folder)) for file in files])
+
+    def make(self, name: str) -> dict[str, Any]:
+        """The config with those that it goes over, interpolations as written."""
+        plain: Any = OmegaConf.to_container(inherited(self.folder / name))
+        return plain
+
+
+@cache
+def inherited(file: Path) -> DictConfig:
+    """A config over those that its key `defaults` names, as NeMo-RL composes it."""
+    try:
+        own = OmegaConf.load(file)
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{file} of this NeMo-RL cannot be read: {error}") from None
+    if not isinstance(own, DictConfig):
+        raise ValueError(f"{file} of this NeMo-RL is not a section of key: value pairs.")
+    above = own.pop("defaults", None) or []
+    merged = OmegaConf.create({})
+    for name in [above] if isinstance(above, str) else above:
+        merged = _over(merged, inherited((file.parent / name).resolve()))
+    return _over(merged, own)
+
+
+def _over(base: DictConfig, own: DictConfig) -> DictConfig:
+    """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
+    for key in own:
+        section = None if OmegaConf.is_missing(own, key) else own[key]
+        if isinstance(section, DictConfig) and section.get("_override_"):
+            section.pop("_override_")
+            base = base.copy()
+            base.pop(key, None)
+    merged = OmegaConf.merge(base, own)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _environments(root: Path) -> dict[str, tuple[str, ...]]:
+    """The keys of the sections below `env`, by NeMo-RL's name of the environment.
+
+    They are the fields of the type `...EnvConfig` in the module of the environment's class; one
+    without such a type, as NeMo Gym's, is left out.
+    """
+    where, _, name = ENVIRONMENTS.partition(":")
+    bound = module(root, where).find(name)
+    registry = getattr(bound[1], "value", None) if bound else None
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in ast.walk(registry) if registry is not None else ():
+        if not isinstance(entry, ast.Dict):
+            continue
+        for key, value in zip(entry.keys, entry.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
+                found[str(key.value)] = tuple(sorted(_environment_keys(root, value)))
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
+    classes = [v.value for v in entry.values if isinstance(v, ast.Constant) and "." in str(v.value)]
+    for path in classes[:1]:
+        owner = module(root, str(path).rpartition(".")[0])
+        for name, node in owner.names.items():
+            if name.endswith("EnvConfig") and isinstance(node, ast.ClassDef):
+                for key, kind in fields(Section(owner, node)).items():
+                    yield key
+                    for section in kind.sections:
+                        yield from (f"{key}.{below}" for below in fields(section))
+
+
+def _data_set_keys(root: Path) -> Iterator[str]:
+    """What the constructors of NeMo-RL's data sets name: the keys of a data set's section."""
+    package = root / "nemo_rl" / "data" / "datasets" / "response_datasets"
+    for file in sorted(package.glob("*.py")):
+        classes = [n for n in parsed(file).body if isinstance(n, ast.ClassDef)]
+        for node in (method for kind in classes for method in kind.body):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                named = (a.arg for a in [*node.args.args[1:], *node.args.kwonlyargs])
+                yield from (name for name in named if name not in GIVEN)
+
+
+class _Facts(_Lazy):
+    """Which of FACTS hold of a checkout."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, list(FACTS))
+
+    def make(self, name: str) -> bool:
+        """Whether it holds; not where the code that would show it is absent."""
+        if name in CODE:
+            return _has_code(self.root, *CODE[name])
+        if name in PARAMETERS:
+            return _has_parameter(self.root, *PARAMETERS[name])
+        return _controller_reads(self.root, name.removeprefix(READS))
+
+
+READS = "the single controller reads "
+FACTS = (*CODE, *PARAMETERS, *(f"{READS}{key}" for key in CONTROLLED))
+
+
+def _function(root: Path, where: str) -> ast.AST | None:
+    name, _, function = where.partition(":")
+    bound = module(root, name).find(function)
+    return bound[1] if bound else None
+
+
+def _has_code(root: Path, where: str, code: str) -> bool:
+    """Whether a function has a statement, whatever an assertion in it says."""
+    wanted = _without_message(ast.parse(code).body[0])
+    function = _function(root, where)
+    nodes = ast.walk(function) if function is not None else ()
+    return any(isinstance(n, type(wanted)) and _same(n, wanted) for n in nodes)
+
+
+def _same(node: ast.AST, wanted: ast.AST) -> bool:
+    return ast.dump(_without_message(node)) == ast.dump(wanted)
+
+
+def _without_message(node: ast.AST) -> ast.AST:
+    return ast.Assert(test=node.test) if isinstance(node, ast.Assert) else node
+
+
+def _has_parameter(root: Path, where: str, parameter: str) -> bool:
+    function = _function(root, where)
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    return parameter in [a.arg for a in [*function.args.args, *function.args.kwonlyargs]]
+
+
+def _controller_reads(root: Path, key: str) -> bool:
+    """Whether the single controller's code reads a key other than to refuse it."""
+    name = key.rpartition(".")[2]
+    return any(_reads(tree, name) for tree in _controller(root))
+
+
+@cache
+def _controller(root: Path) -> list[ast.AST]:
+    algorithms = root / "nemo_rl" / "algorithms"
+    files = [
+        algorithms / "single_controller.py",
+        *(algorithms.glob("single_controller_utils/*.py")),
+    ]
+    return [parsed(file) for file in files if file.is_file()]
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    refuses = isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for n in node.body)
+    if refuses or isinstance(node, ast.Assert):
+        return False
+    if isinstance(node, ast.Attribute) and node.attr == name:
+        return True
+    if isinstance(node, ast.Subscript) and getattr(node.slice, "value", None) == name:
+        return True
+    return any(_reads(child, name) for child in ast.iter_child_nodes(node))

@@ -1,0 +1,34 @@
+"""Writes the NeMo-RL that ships with this package, for `nemo-algos check` without a checkout.
+
+    python scripts/ship_nemo_rl.py CHECKOUT
+
+Run it when the shipped one is old: a config's unknown keys are only warnings there.
+"""
+
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.preflight.check.release import SHIPPED, is_grpo, read
+
+
+def kept(root: Path) -> dict[str, Any]:
+    """What is kept of a checkout: of a config that is not for GRPO the names of its sections."""
+    release = read(root)
+    configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
+    return {
+        "name": f"{release.name}, which ships with nemo_algos",
+        "schema": release.schema,
+        "configs": configs,
+        "environments": release.environments,
+        "data_set_keys": sorted(release.data_set_keys),
+        "facts": dict(release.facts),
+    }
+
+
+if __name__ == "__main__":
+    text = json.dumps(kept(Path(sys.argv[1]).resolve()))
+    SHIPPED.write_bytes(lzma.compress(text.encode()))
+    print(SHIPPED, SHIPPED.stat().st_size)

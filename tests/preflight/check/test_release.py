@@ -1,0 +1,178 @@
+"""A checkout of NeMo-RL is read as text: its types, configs, environments, data sets and facts."""
+
+import pytest
+import releases
+from typer.testing import CliRunner
+
+from nemo_algos.cli import app
+from nemo_algos.preflight.check import release
+from nemo_algos.preflight.check.annotations import schemas
+from nemo_algos.preflight.check.release import FACTS, READS, find, shipped
+
+TYPES = """
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
+from enum import Enum
+from pydantic import BaseModel, Field, PositiveInt
+from pkg.other import Inner as Renamed, MODES
+import somewhere
+
+Alias = Literal["a", "b"]
+
+class Kind(str, Enum):
+    one = "1"
+    two = "2"
+
+class Base(BaseModel):
+    low: int = Field(default=3, ge=1, lt=9)
+
+class Fifo(BaseModel):
+    name: Literal["fifo"] = "fifo"
+    window: PositiveInt = 2
+
+class Custom(BaseModel):
+    name: Literal["custom"] = "custom"
+    target: str
+
+class Config(Base):
+    alias: Alias | None = None
+    kind: Kind
+    whole: "Optional[int]"
+    lists: list[Renamed] | None
+    foreign: somewhere.Thing
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    mode: MODES
+    sampler: Annotated[Union[Fifo, Custom], Field(discriminator="name")]
+    nested: NotRequired["Renamed"]
+"""
+OTHER = """
+from typing import Literal, TypedDict
+MODES = Literal["x"]
+class Inner(TypedDict, total=False):
+    deep: bool
+"""
+DEEP = {"deep": {"type": "boolean"}}
+NULL = {"type": "null"}
+
+
+def test_annotations_become_schemas(tmp_path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "types.py").write_text(TYPES)
+    (package / "other.py").write_text(OTHER)
+    fifo = {
+        "name": {"const": "fifo", "type": "string", "default": "fifo"},
+        "window": {"type": "integer", "exclusiveMinimum": 0, "default": 2},
+    }
+    custom = {
+        "name": {"const": "custom", "type": "string", "default": "custom"},
+        "target": {"type": "string"},
+    }
+    name = {"anyOf": [fifo["name"], custom["name"]]}
+    assert schemas(tmp_path, {"": "pkg.types:Config"}) == {
+        "alias": {"anyOf": [{"enum": ["a", "b"], "type": "string"}, NULL]},
+        "foreign": {},
+        "kind": {"enum": ["1", "2"], "type": "string"},
+        "lists": {"anyOf": [{"type": "array", "items": {"type": "object"}}, NULL]},
+        "lists.deep": {"type": "boolean"},
+        "low": {"type": "integer", "minimum": 1, "exclusiveMaximum": 9, "default": 3},
+        "mode": {"const": "x", "type": "string"},
+        "nested": {"type": "object"},
+        "nested.deep": {"type": "boolean"},
+        "sampler": {
+            "type": "object",
+            "chooser": "name",
+            "variants": {"fifo": fifo, "custom": custom},
+        },
+        "sampler.name": name,
+        "sampler.target": {"type": "string"},
+        "sampler.window": fifo["window"],
+        "share": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 0.5},
+        "whole": {"anyOf": [{"type": "integer"}, NULL]},
+    }
+
+
+@pytest.fixture(name="checkout", scope="session")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nemo-rl")
+    releases.write(folder)
+    return folder
+
+
+def test_a_checkout_reads_as_it_is(checkout):
+    """All of the shipped NeMo-RL's 620 typed keys, written as types and read again."""
+    found = find(str(checkout))
+    different = {k for k in shipped().schema if found.schema.get(k) != shipped().schema[k]}
+    assert found.schema.keys() == shipped().schema.keys() and not different
+    assert found.environments == shipped().environments
+    assert found.data_set_keys == shipped().data_set_keys
+    assert found.configs == shipped().configs and len(found.grpo) > 200
+    assert {fact for fact in FACTS if found.facts[fact]} == {"asynchronous GRPO takes images"}
+
+
+def test_a_config_goes_over_others(tmp_path):
+    texts = {
+        "a.yaml": "x:\n  one: 1\n  two: ${x.one}\ny: {z: 1}\n",
+        "b.yaml": "defaults: a.yaml\nx: {two: 2}\nlist: [1, 2]\n",
+        "deep/c.yaml": "defaults: [../a.yaml, ../b.yaml]\nx: {_override_: true, new: 1}\n"
+        "list: [3]\n",
+    }
+    (tmp_path / "deep").mkdir()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    merged = release.inherited(tmp_path / "deep" / "c.yaml")
+    assert merged == {"x": {"new": 1}, "y": {"z": 1}, "list": [3]}
+    assert release.inherited(tmp_path / "b.yaml") == {
+        "x": {"one": 1, "two": 2},
+        "y": {"z": 1},
+        "list": [1, 2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("if grpo.overlong_filtering:\n    mask()", True),
+        ("keep = config['overlong_filtering']", True),
+        ("if grpo.overlong_filtering:\n    raise ValueError", False),
+        ("assert not grpo.overlong_filtering", False),
+        ("step()", False),
+    ],
+)
+def test_a_key_that_is_only_refused_is_not_read(tmp_path, code, reads):
+    releases.write(tmp_path)
+    (tmp_path / "nemo_rl/algorithms/single_controller_utils").mkdir()
+    (tmp_path / "nemo_rl/algorithms/single_controller_utils/advantage_stage.py").write_text(code)
+    assert find(str(tmp_path)).facts[f"{READS}grpo.overlong_filtering"] is reads
+
+
+def test_code_shows_a_fact_whatever_its_message_says(tmp_path):
+    releases.write(tmp_path)
+    file = tmp_path / "nemo_rl" / "algorithms" / "grpo.py"
+    file.write_text(
+        'def async_grpo_train():\n    if 1:\n        assert not colocated_inference, "x"\n'
+    )
+    found = find(str(tmp_path)).facts
+    assert found["asynchronous GRPO needs GPUs of its own"]
+    assert not found["asynchronous GRPO takes images"]
+
+
+def test_which_nemo_rl_it_is(checkout, tmp_path, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_HOME", raising=False)
+    assert find() is shipped()
+    monkeypatch.chdir(checkout)
+    assert find().root == checkout
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=r"\$NEMO_RL_HOME .* not a folder with a NeMo-RL checkout"):
+        find()
+    assert find(str(checkout)).root == checkout
+    with pytest.raises(ValueError, match=r"--nemo-rl v0\.8\.0: .*git clone .* --branch v0\.8\.0 "):
+        find("v0.8.0")
+
+
+def test_the_commands_judge_by_the_checkout(checkout):
+    """A key that it lacks is an error, whatever the shipped NeMo-RL has."""
+    overrides = ["nemo_rl.yaml", "loss_fn.metrics_lvl=1", "--nemo-rl", str(checkout)]
+    for command, status in {"check": 1, "plan": 2}.items():
+        done = CliRunner().invoke(app, [command, *overrides])
+        assert done.exit_code == status and "loss_fn.metrics_lvl: unknown key" in done.output
