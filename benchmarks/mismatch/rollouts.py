@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from worlds import World
 
+from nemo_algos.engines.local.hf import cache_name
+
 GROUP = 4  # responses to a prompt
 Edit = Callable[[Any, World], None]  # changes a model in place
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]  # (logits [...,V], prompt, response so far)
@@ -132,8 +134,8 @@ class Stream:
             input_ids=tokens,
             attention_mask=mask[:, None],
             position_ids=self.positions[: len(tokens), start : self.read],
-            past_key_values=self.cache,
             use_cache=True,
+            **{cache_name(): self.cache},
         ).logits.float()
 
 

@@ -82,6 +82,7 @@ def test_parameters(rule: dict, value: object, fits: bool) -> None:
     assert agrees({"key": rule}, {"other": value}) is fits
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_a_tempered_sampler_agrees_with_a_tempered_trainer_alone() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(

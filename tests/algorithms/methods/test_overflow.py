@@ -57,6 +57,15 @@ def test_score_functions_keep_their_gradient_there(name):
     assert (grad[far & signal[:, None]] != 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "pull"), [("ipo", "kl_tau"), ("prime_rl", "kl_tau"), ("dro", "beta"), ("kimi", "beta")]
+)
+def test_pulls_to_the_old_policy_keep_their_gradient_there(name, pull):
+    batch, far = extreme(torch.float64)
+    grad = run({"name": name, pull: 0.1}, batch, LossConfig()).grad
+    assert (grad[far] != 0).all()
+
+
 @every_method
 def test_zero_advantage_contributes_exactly_0_at_1e4(name):
     batch, _ = extreme(torch.float32)

@@ -44,10 +44,15 @@ T_e \approx 300\ \mathrm{K}
         r"5\times10^{10}\ \mathrm{erg\,s^{-1}\,cm^{-2}}",
         r"5\times10^{11}\ \mathrm{erg\,s^{-1}\,cm^{-2}}",
     ),
-    "1,3": ("x=1, x=3", "1<x<3\n1\\le x<3\n3>x>1\nx<1\\text{ or }x>3"),
+    "1,3": (
+        "x=1, x=3\n(1,3)\nx\\in\\{1,3\\}",
+        "1<x<3\n1\\le x<3\n3>x>1\nx<1\\text{ or }x>3\n"
+        "x\\in(1,3)\nx \\in \\left(1, 3\\right)\nx∈(1,3)\n]1,3[",
+    ),
     r"\{1,3\}": ("1, 3", "1 < x < 3\n(1,3)"),
-    "x=1, x=3": ("1, 3", "1<x<3"),
-    r"\pm 2": ("-2, 2", "|x|<2\n-2<x<2\n|x|>2"),
+    "x=1, x=3": ("1, 3", "1<x<3\nx\\in(1,3)"),
+    r"x\in(1,3)": ("(1,3)\n1<x<3\n]1,3[", "1,3\nx=1, x=3\nx\\in[1,3]"),
+    r"\pm 2": ("-2, 2", "|x|<2\n-2<x<2\n|x|>2\nx\\in(-2,2)"),
     r"15^\circ, 75^\circ": (r"75^\circ, 15^\circ", r"15^\circ<\theta<75^\circ"),
     "x=3": ("3", "x<3\nx\\ge 3"),
     "1<x<3": ("(1,3)\n3>x>1\nx \\in (1,3)", "1,3\n[1,3]\n3\\ge x>1"),
@@ -118,6 +123,11 @@ The incorrect answer: \boxed{27}
 $\boxed{27}$ isn't right.
 \boxed{27} is false.
 \boxed{27}? No, that is wrong.
+So $\boxed{27}$? No.
+It could be \boxed{27}, but that fails.
+\boxed{27}, but this does not work.
+We rule out \boxed{27}.
+So we have to reject $x = \boxed{27}$.
 \boxed{27} - wait, that's wrong.
 \boxed{27} cannot be the answer.
 \boxed{27}, which is incorrect.
@@ -136,6 +146,10 @@ It is not 28 but \boxed{27}.
 Since 28 is not prime, the answer is \boxed{27}.
 Not 26, not 28: \boxed{27}
 \boxed{27} is the answer, not 28.
+\boxed{27}? Yes.
+Is it \boxed{27}? No other number is a cube.
+We rule out 28, so \boxed{27}.
+We reject the root -1. \boxed{27}
 \boxed{27}. This is not a prime.
 The point $\boxed{27}$, is not on the line.
 Note that $x$ cannot be negative. \boxed{27}

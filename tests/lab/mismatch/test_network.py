@@ -6,6 +6,7 @@ import pytest
 import torch
 from peaked_llama import Rollouts
 
+from nemo_algos.engines.local.hf import cache_name
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.hypotheses import forward, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
@@ -71,10 +72,8 @@ def positions_from(offset):
 def cached():
     found = []
     for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
-        past = OTHER(input_ids=p[None, :-1], use_cache=True).past_key_values
-        found.append(
-            MODEL(input_ids=torch.cat([p[-1:], r])[None], past_key_values=past).logits[0, :-1]
-        )
+        past = {cache_name(): OTHER(input_ids=p[None, :-1], use_cache=True)[cache_name()]}
+        found.append(MODEL(input_ids=torch.cat([p[-1:], r])[None], **past).logits[0, :-1])
     return found
 
 

@@ -21,6 +21,7 @@ ONE_PERCENT = sympy.UnevaluatedExpr(HUNDREDTH)  # what a number is multiplied by
 EQUALS = re.compile(r"(?<![<>!\\])=|\\(?:approx|equiv)(?![a-z])")
 ELEMENT = re.compile(r",(?!\d{3}(?!\d))|;| or | and ")
 INEQUALITY = re.compile(r"[<>]|\\(?:[lg](?:eq?|t)(?![a-z])|[lg]eqslant)")
+OPEN_INTERVAL = re.compile(r"\\in(?![a-z])\s*(?:\\left\s*)?\(|^\s*\]")  # x \in (1, 3), ]1, 3[
 UNEQUAL = re.compile(r",(?=[^,]*(?:\\neq?(?![a-z])|\\not\s*=))")  # x < 5, x \ne 3
 FALLING = re.compile(  # 5 > x > 3
     r"([^<>,;]+?)(>|\\g(?:eq?|t)(?![a-z])|\\geqslant)([^<>,;]+?)"
@@ -78,6 +79,11 @@ def _solved(text: str) -> sympy.Set | None:
     except Exception:
         pass
     return None
+
+
+def is_region(written: str) -> bool:
+    """Whether an answer, as it is written, says where a value lies."""
+    return bool(INEQUALITY.search(written) or OPEN_INTERVAL.search(written))
 
 
 def consistent(text: str) -> bool:

@@ -34,6 +34,7 @@ BEFORE = re.compile(
     r"|(?i:\b(?:not|[a-z]+n['\u2019]t|cannot|never|neither|nor|anything but|other than|instead of"
     rf"|rather than|except(?: for)?|excluding)\s+{_FILLED}"
     r"|\bdoubt (?:that )?(?:it|this|the answer) is\s+"
+    r"|\b(?:rul(?:e|ed|es|ing) out|reject(?:ed|s|ing)?|discard(?:ed|s|ing)?)\s+(?:\$?\w\s*=\s*)?"
     r"|\b(?:wrong|incorrect|false)\s+(?:answer|result|value|solution|guess)\s*"
     r"(?:(?:is|was|would be)\b|:)\s*)[\s$(\\\[*:]*$|(?:不是|不等于|并非|而非|不为)[\s$]*$"
 )
@@ -47,7 +48,8 @@ AFTER = re.compile(
     r"(?!\s+(?:to|that|for)\b)"
     rf"|{_GOES}{_LEAD}\b(?:(?:is|was|are|do|does|did|can|could|would)(?:n['\u2019]t|\s*not)"
     r"|won['\u2019]t|will not)\s+(?:(?:be|an?|the|our|my|final|actually)\s+){0,3}"
-    r"(?:right|correct|true|valid|answer|solution|work|satisfy|hold|possible|what|it)\b)"
+    r"(?:right|correct|true|valid|answer|solution|work|satisfy|hold|possible|what|it)\b"
+    rf"|{_GOES}{_LEAD}\bfails\b(?!\s+(?:to|for)\b)|[\s$)\]\\]*\?\s*no\s*(?:[.,;!]|$))"
     r"|[\s$,。]*(?:这|它)?(?:是)?(?:错|不对|不正确|不是)"
     r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
     r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
@@ -68,6 +70,7 @@ class Gold(NamedTuple):
     is_percentage: bool
     is_number: bool
     is_whole: bool  # and not 0
+    is_region: bool
     unit: Expr | None
 
 
@@ -93,6 +96,7 @@ def verify_math(response: str, answer: str) -> float:
     """
     gold = _read_gold(answer)
     text, units = _final_answer(response)
+    is_region = expressions.is_region(text)
     if gold.unit is not None and any(found not in (None, gold.unit) for found in units):
         return 0.0
     text = _spelled(text, in_base=gold.unit is not None)
@@ -103,7 +107,7 @@ def verify_math(response: str, answer: str) -> float:
     words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
     is_words = words.isalpha() or (words.isalnum() and re.search(r"[^\W\d]{3}", words))
     same_words = bool(is_words) and words == given
-    return float(same_words or _equal(gold, text, expression(text)))
+    return float(same_words or _equal(gold, text, expression(text), is_region))
 
 
 @lru_cache(maxsize=4096)
@@ -117,7 +121,15 @@ def _read_gold(answer: str) -> Gold:
     value = complexified(parsed[0])
     is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
-    return Gold(text, [value, *parsed[1:]], has_percent(parsed), is_number, is_whole, unit(answer))
+    return Gold(
+        text=text,
+        parsed=[value, *parsed[1:]],
+        is_percentage=has_percent(parsed),
+        is_number=is_number,
+        is_whole=is_whole,
+        is_region=expressions.is_region(answer),
+        unit=unit(answer),
+    )
 
 
 def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
@@ -171,7 +183,7 @@ def _value(digits: str, base: str) -> str:
         return "?"
 
 
-def _equal(gold: Gold, text: str, given: Parsed) -> bool:
+def _equal(gold: Gold, text: str, given: Parsed, is_region: bool) -> bool:
     if has_percent(given) and not gold.is_percentage:
         if gold.is_whole:
             return False
@@ -185,9 +197,9 @@ def _equal(gold: Gold, text: str, given: Parsed) -> bool:
         return False  # "0 apples, 5 pears" is 0 to math-verify
     if {_bracket(text), _bracket(gold.text)} == {"{", "("}:
         return False
-    bounded, gold_bounded = (bool(expressions.INEQUALITY.search(x)) for x in (text, gold.text))
     # math-verify takes 1 < x < 3 for the list 1, 3
-    if bounded != gold_bounded and isinstance(value if bounded else other, FiniteSet | Eq | Expr):
+    rest = value if is_region else other
+    if is_region != gold.is_region and isinstance(rest, FiniteSet | Eq | Expr):
         return False
     if expressions.repeats(value) != expressions.repeats(other):
         return False
