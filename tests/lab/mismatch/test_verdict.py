@@ -58,6 +58,11 @@ def some_shifted(a):
     a["trainer_logprobs"][::4, :-1] = a["trainer_logprobs"][::4, 1:]
 
 
+def some_shifted_and_one_other_way(a):
+    some_shifted(a)
+    a["trainer_logprobs"][1, 1:] = a["trainer_logprobs"][1, :-1].copy()
+
+
 def base_10_of_the_trainer(a):
     a["trainer_logprobs"] = a["trainer_logprobs"] / np.log(10)
 
@@ -82,6 +87,7 @@ def divided_by_nearly_log_2(a):
         (greedy, "greedy", {}),
         (retokenized, "retokenized", {"responses": 8}),
         (some_shifted, "shift", {"places": -1, "responses": 8, "of": 32}),
+        (some_shifted_and_one_other_way, "shift", {"places": -1, "responses": 9, "of": 32}),
         (base_10_of_the_trainer, "log_base", {"base": 10}),
         (divided_by_nearly_log_2, "log_factor", {"factor": pytest.approx(1 / 0.667, rel=0.01)}),
         (divided, "log_factor", {"factor": pytest.approx(1 / 0.6, rel=0.01)}),

@@ -6,6 +6,7 @@ and returns what it then would be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -251,9 +252,10 @@ def retokenized(record: Record, expected: Array) -> Iterator[Fit]:
             moved.append((place, LAGS[best]))
     if moved:
         counts = {"responses": len(moved), "of": int(record.row.max()) + 1}
-        places, lags = map(list, zip(*moved, strict=True))
-        if np.median(places) == 0 and len({*lags}) == 1:
-            yield Fit(predicted, {"shift": {"places": lags[0], **counts}})
+        whole = Counter(lag for place, lag in moved if place == 0)
+        lag, alike = max(whole.items(), key=lambda pair: pair[1], default=(0, 0))
+        if alike > len(moved) / 2:
+            yield Fit(predicted, {"shift": {"places": lag, **counts}})
         else:
             yield Fit(predicted, {"retokenized": counts})
 
