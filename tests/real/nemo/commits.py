@@ -24,18 +24,18 @@ sys.path[:0] = [str(HERE)]
 import checkout  # noqa: E402
 
 PAGE = HERE / "commits.md"
-SEED, DRAWN, PULLS = 48, 20, 10
+SEED, DRAWN = 48, 20
 RELEASES = ("v0.6.0", "v0.7.0")
 SINCE = "2026-02-01"
 MINUTES = 20  # of one commit
 HEAD = """# Commits of NeMo-RL
 
-What `make test-commits` found: {drawn} commits of main drawn by lot since {since} (seed {seed}), two
-releases and {pulls} merge refs of pull requests. "Typed" counts the keys whose types were read from
-the checkout as text; "judged" the GRPO configs that `nemo-algos check` judged with ETR, "exceptions"
-those where it raised, and "unknown" the keys of those configs that it called unknown. The step
-before Ray is NeMo-RL's own trainer, with nine methods: it is right (to 1e-6), or refused with what
-is lacking.
+What `make test-commits` found: {drawn} commits of main drawn by lot since {since} (seed {seed}),
+two releases and {pulls} merge refs of pull requests. "Typed" counts the keys whose types were read
+from the checkout as text; "judged" the GRPO configs that `nemo-algos check` judged with ETR,
+"exceptions" those where it raised. "Unknown" are the keys that one of these configs sets, and that
+`check` calls an error over NeMo-RL's default config. The step before Ray is NeMo-RL's own trainer,
+with nine methods: it is right (to 1e-6), or refused with what is lacking.
 
 | ref | date | typed | judged | exceptions | unknown | step before Ray |
 |---|---|---|---|---|---|---|
@@ -43,15 +43,15 @@ is lacking.
 
 
 def refs(clone: Path) -> list[str]:
-    """Those of the page: drawn commits, releases, pull requests."""
-    mainline = _git(
-        clone, "log", "--first-parent", f"--since={SINCE}", "--format=%H", "origin/main"
-    )
+    """Those of the page: drawn commits, releases, and the pull requests that were fetched.
+
+    One is fetched by `git fetch origin refs/pull/N/merge:refs/pull/N/merge`.
+    """
+    main = ["--first-parent", f"--since={SINCE}", "--format=%H", "origin/main"]
     lot = random.Random(SEED)
-    commits = lot.sample(mainline.split(), DRAWN)
-    merges = _git(clone, "for-each-ref", "--sort=-committerdate", "--count=60",
-                  "--format=%(refname)", "refs/pull/*/merge").split()  # fmt: skip
-    return [*commits, *RELEASES, *lot.sample(merges, min(PULLS, len(merges)))]
+    commits = lot.sample(_git(clone, "log", *main).split(), DRAWN)
+    pulls = _git(clone, "for-each-ref", "--format=%(refname)", "refs/pull/*/merge").split()
+    return [*commits, *RELEASES, *pulls]
 
 
 def judged(root: Path) -> dict[str, Any]:
@@ -59,14 +59,17 @@ def judged(root: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     from nemo_algos.config import ConfigError
+    from nemo_algos.engines.nemo.derived_config import DEFAULT
     from nemo_algos.preflight.check import release
     from nemo_algos.preflight.check.judge import judge
+    from nemo_algos.preflight.check.keys import unknown_keys
 
     begun = time.monotonic()
     found = release.read(root)
     facts = sum(found.facts.values())
     seconds = time.monotonic() - begun
-    names = [name for name in found.configs if _is_grpo(root, name, found)]
+    names = [name for name in found.configs if "grpo" in found.configs[name]]
+    files = release.config_files(root)
     exceptions: list[str] = []
     unknown: set[str] = set()
     for name in names:
@@ -78,7 +81,10 @@ def judged(root: Path) -> dict[str, Any]:
         except Exception as error:  # what this test is there to find
             exceptions.append(f"{name}: {type(error).__name__}: {error}")
             continue
-        unknown |= {f.path for f in findings if "unknown key" in f.message}
+        own = OmegaConf.to_container(OmegaConf.load(files[name]))
+        own.pop("defaults", None)
+        wrong = unknown_keys(own, found.configs[DEFAULT], found)
+        unknown |= {f.path for f in [*findings, *wrong] if "unknown key" in f.message}
     return {
         "typed": len(found.schema),
         "judged": len(names),
@@ -87,10 +93,6 @@ def judged(root: Path) -> dict[str, Any]:
         "facts": facts,
         "seconds": round(seconds, 2),
     }
-
-
-def _is_grpo(root: Path, name: str, found: Any) -> bool:
-    return "grpo" in found.configs[name]
 
 
 def trial(ref: str) -> str:
@@ -120,14 +122,14 @@ def step() -> str:
     import conftest  # noqa: F401  (the path and the stubs)
 
     _stub_what_is_missing()
-    from nemo_rl.algorithms import grpo
+    from nemo_rl.algorithms import grpo  # pyright: ignore
 
     from nemo_algos.engines.nemo import self_test, trial, versions
 
     said = {}
     trainers = {name: getattr(grpo, name) for name in ("grpo_train", "async_grpo_train")}
     if versions.present("nemo_rl.algorithms.grpo_sync"):
-        from nemo_rl.algorithms import grpo_sync
+        from nemo_rl.algorithms import grpo_sync  # pyright: ignore
 
         trainers["grpo_train_sync"] = grpo_sync.grpo_train_sync
     steps = {name: functools.partial(trial.step, train) for name, train in trainers.items()}
@@ -172,7 +174,7 @@ def _stub_what_is_missing() -> None:
 
     for _ in range(20):
         try:
-            import nemo_rl.algorithms.grpo  # noqa: F401
+            import nemo_rl.algorithms.grpo  # noqa: F401  # pyright: ignore
 
             return
         except ModuleNotFoundError as error:
@@ -231,9 +233,8 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _git(where: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(where), *words], check=True, capture_output=True, text=True
-    )
+    command = ["git", "-C", str(where), *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
