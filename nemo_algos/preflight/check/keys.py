@@ -1,12 +1,15 @@
 """Which keys NeMo-RL's config has: those of its example configs and of its types."""
 
 from collections.abc import Container, Iterator, Mapping, Set
+from functools import cache
 from typing import Any
+
+import yaml
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import AMONG, OURS, is_vlm
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.check.release import Release, config_files
 from nemo_algos.preflight.check.rules.fp8 import POW2
 
 # read by NeMo-RL's workers, and in neither its example config nor its types
@@ -36,20 +39,35 @@ def unknown_keys(
 ) -> list[Finding]:
     """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed.
 
-    They are errors where the NeMo-RL is the user's, and warnings where it is the shipped one: a
-    newer one may have them.
+    They are errors where the NeMo-RL is the user's, and warnings where it is the shipped one, as a
+    newer one may have them, or where another of its configs has them.
     """
     known = _known(written, base, release)
     unknown = _unknown(written, base, known, release)
     findings = [Finding(path, EMBEDDED[path]) for path in unknown if path in EMBEDDED]
     for path in [path for path in unknown if path not in EMBEDDED]:
         near = _near(path, known)
-        if release.root is not None:
+        example = _examples(release).get(path)
+        if example is not None:
+            what = f"NeMo-RL's types lack it, and only configs such as its {example} have it"
+            findings.append(Finding(path, f"{what}. Make sure it is read.", severity="warning"))
+        elif release.root is not None:
             findings.append(Finding(path, f"unknown key of NeMo-RL{near}"))
         else:
             what = f"{release.name} has no such key{near}. {OTHERS}"
             findings.append(Finding(path, what, severity="warning"))
     return findings
+
+
+@cache
+def _examples(release: Release) -> dict[str, str]:
+    """The keys of NeMo-RL's own configs, each with one that has it."""
+    found: dict[str, str] = {}
+    for name, file in config_files(release.root).items() if release.root else ():
+        plain = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+        for path in _paths(plain) if isinstance(plain, Mapping) else ():
+            found.setdefault(path, name)
+    return found
 
 
 def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> bool:

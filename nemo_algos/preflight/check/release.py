@@ -81,7 +81,7 @@ class Release:
     """One NeMo-RL. `find` gives the one that will run.
 
     name: for people; schema: the JSON schema of each typed key, by path; configs: those below
-    examples/configs by name, interpolations as written (shipped: of those that are not for GRPO the
+    examples by name, interpolations as written (shipped: of those that are not for GRPO the
     names of their sections); environments: the keys of each environment's section; data_set_keys:
     the arguments of its data sets; facts: which of FACTS hold; root: the checkout, None of the
     shipped one.
@@ -228,17 +228,26 @@ class _Lazy(Mapping[str, Any]):
 
 
 class _Configs(_Lazy):
-    """NeMo-RL's configs by name below examples/configs."""
+    """NeMo-RL's configs by name below examples/configs; others by name below examples."""
 
     def __init__(self, root: Path) -> None:
-        self.folder = _examples(root)
-        files = sorted(self.folder.rglob("*.yaml"))
-        super().__init__(root, [str(file.relative_to(self.folder)) for file in files])
+        self.files = config_files(root)
+        super().__init__(root, list(self.files))
 
     def make(self, name: str) -> dict[str, Any]:
         """The config with those that it goes over, interpolations as written."""
-        plain: Any = OmegaConf.to_container(inherited(self.folder / name))
+        plain: Any = OmegaConf.to_container(inherited(self.files[name]))
         return plain
+
+
+def config_files(root: Path) -> dict[str, Path]:
+    """The YAML files below examples, by the name that `nemo_rl.config` has for them."""
+    found = {}
+    for file in sorted((root / "examples").rglob("*.yaml")):
+        within = file.is_relative_to(_examples(root))
+        above = _examples(root) if within else root / "examples"
+        found[str(file.relative_to(above))] = file
+    return found
 
 
 @cache

@@ -31,7 +31,7 @@ def misfits(
 ) -> Iterator[Finding]:
     """The values that are not of their key's type or range; schemas: by path.
 
-    A section that is not enabled is not looked into: NeMo-RL has another type for it.
+    A section that is not enabled is not looked into where NeMo-RL has another type for it.
     """
     for key, value in plain.items():
         path = f"{above}{key}"
@@ -40,8 +40,15 @@ def misfits(
             yield Finding(path, f"must be {expected(schema)}, got {json_like(value)}")
             continue
         for section in value if isinstance(value, list) else [value]:
-            if isinstance(section, Mapping) and section.get("enabled") is not False:
+            enabled = schemas.get(f"{path}.enabled")
+            if isinstance(section, Mapping) and not _is_off(section, enabled):
                 yield from misfits(section, _within_section(schemas, path, section), f"{path}.")
+
+
+def _is_off(section: Mapping[Any, Any], enabled: Schema | None) -> bool:
+    """Whether a section is not enabled, and a type without the other keys is for that."""
+    always = enabled is not None and enabled.get("type") == "boolean" and "const" not in enabled
+    return section.get("enabled") is False and not always
 
 
 def _within_section(

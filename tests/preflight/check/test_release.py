@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.annotations import schemas
+from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.release import FACTS, READS, find, shipped
 
 TYPES = """
@@ -155,6 +156,22 @@ def test_code_shows_a_fact_whatever_its_message_says(tmp_path):
     found = find(str(tmp_path)).facts
     assert found["asynchronous GRPO needs GPUs of its own"]
     assert not found["asynchronous GRPO takes images"]
+
+
+def test_a_key_of_another_config_alone_is_a_warning(tmp_path):
+    """NeMo-RL's types lack some keys that its code reads, and some that it reads no more."""
+    releases.write(tmp_path)
+    (tmp_path / "examples" / "nemo_gym").mkdir()
+    own = tmp_path / "examples" / "nemo_gym" / "grpo.yaml"
+    own.write_text("defaults: ../configs/grpo_math_1B.yaml\npolicy: {stale: 1}\n")
+    found = find(str(tmp_path))
+    assert "nemo_gym/grpo.yaml" in found.grpo
+    base = found.configs["grpo_math_1B.yaml"]
+    (finding,) = unknown_keys({"policy": {"stale": 2}}, base, found)
+    assert (finding.path, finding.severity) == ("policy.stale", "warning")
+    assert "nemo_gym/grpo.yaml" in finding.message
+    (finding,) = unknown_keys({"policy": {"stael": 2}}, base, found)
+    assert finding.severity == "error"
 
 
 def test_which_nemo_rl_it_is(checkout, tmp_path, monkeypatch):

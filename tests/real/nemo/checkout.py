@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from nemo_algos.preflight.check.release import Release, read
+
 REFS = {
     "v0.7.0": ("v0.7.0",),
     "main": ("origin/main", "main"),
@@ -22,8 +24,8 @@ def home() -> Path | None:
 
 
 def worktree(clone: Path, name: str) -> Path:
-    """The version `name`, checked out beside the clone (../nemo-rl-worktrees/NAME)."""
-    path = clone.parent / "nemo-rl-worktrees" / name
+    """The version `name`, or any commit, checked out beside the clone (../nemo-rl-worktrees)."""
+    path = clone.parent / "nemo-rl-worktrees" / name.replace("/", "-")
     commit = _commit(clone, name)
     if not (path / ".git").exists():
         _git(clone, "worktree", "prune")
@@ -34,14 +36,20 @@ def worktree(clone: Path, name: str) -> Path:
 
 
 def _commit(clone: Path, name: str) -> str:
-    if name not in REFS:
-        raise ValueError(f"NEMO_RL_REF={name!r}: one of {', '.join(REFS)}")
-    for revision in REFS[name]:
+    revisions = REFS.get(name, (name,))
+    for revision in revisions:
         try:
             return _git(clone, "rev-parse", "--verify", f"{revision}^{{commit}}")
         except subprocess.CalledProcessError:
             continue
-    raise ValueError(f"{clone} has none of {', '.join(REFS[name])}: git fetch --tags")
+    raise ValueError(f"{clone} has none of {', '.join(revisions)}: git fetch --tags")
+
+
+def release() -> Release:
+    """The NeMo-RL under test, as a run is judged by it."""
+    import nemo_rl  # pyright: ignore[reportMissingImports]
+
+    return read(Path(nemo_rl.__path__[0]).parent)
 
 
 def _git(where: Path, *args: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkout
 import pytest
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -13,7 +14,6 @@ from transformers import PreTrainedTokenizerFast
 from nemo_algos.preflight.check.data import program, verdict
 from nemo_algos.preflight.check.data.verdict import Verdict
 from nemo_algos.preflight.check.judge import judge
-from nemo_algos.preflight.check.snapshot import load
 
 HERE = Path(__file__).parent  # of planted_rewards.py, which the verifiers' processes import
 ROWS, LATE = 80, 77  # rows of training; the one with a mistake
@@ -83,7 +83,7 @@ def tokenizer(**special: Any) -> PreTrainedTokenizerFast:
 
 def found(run: Run, ref: str, only: tuple[str, ...] = ("tokenizer", "data")) -> list[Verdict]:
     """The verdicts of a run in which check finds no error."""
-    judged, findings = judge(run.config(), load(ref))
+    judged, findings = judge(run.config(), checkout.release())
     assert not [f for f in findings if f.severity == "error"], findings
     (run.folder / "config.json").write_text(json.dumps(judged.plain, default=str))
     program.main(run.folder, only)

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import checkout
 import pytest
 from omegaconf import OmegaConf
 
@@ -14,11 +15,10 @@ from nemo_algos.algorithms.extensions.old_policy import reconcile
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import OURS, derive
-from nemo_algos.engines.nemo.installed import CONTROLLER
-from nemo_algos.preflight.check import judge, launcher, snapshot
-from nemo_algos.preflight.check.controller_schema import SAMPLERS, AsyncRL
+from nemo_algos.preflight.check import judge, launcher
+from nemo_algos.preflight.check.compose import compose
 
-pytestmark = pytest.mark.skipif(not versions.present(CONTROLLER), reason="v0.7.0 has none")
+pytestmark = pytest.mark.skipif(not versions.present(versions.CONTROLLER), reason="v0.7.0 has none")
 WRITTEN = Path(__file__).parents[2] / "preflight" / "check" / "controller.yaml"
 FAILURE = "async_rl.rollout_failure"
 # runs over which each key is changed
@@ -46,7 +46,7 @@ FEWER = (False, 1, 1000)  # of the starts but the first
 
 
 def keys() -> list[str]:
-    found = snapshot.load("main").declared
+    found = checkout.release().declared
     below = {path.rpartition(".")[0] for path in found}
     return [*sorted(p for p in found if p.startswith("async_rl.") and p not in below), *BESIDE]
 
@@ -62,7 +62,7 @@ def refused_by_nemo_rl(written: Any) -> str:
     """What its types, or its validator, say of what would train."""
     from nemo_rl.algorithms.single_controller_utils import config
 
-    plain = reconcile(snapshot.compose(written, snapshot.load("main")).plain)
+    plain = reconcile(compose(written, checkout.release()).plain)
     derive(plain, build(plain["method"], plain.get("rollout_correction")))
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -71,41 +71,6 @@ def refused_by_nemo_rl(written: Any) -> str:
     except (ValueError, TypeError, AttributeError) as error:
         return str(error) or "refused"
     return ""
-
-
-def test_every_type_is_nemo_rls() -> None:
-    from nemo_rl.algorithms.single_controller_utils import config
-
-    theirs = fields(config.AsyncRLConfig)
-    assert {k: v for k, v in theirs.items() if not k.startswith("sampler.")} == fields(AsyncRL)
-
-
-def test_every_sampler_reads_its_keys() -> None:
-    from nemo_rl.algorithms.async_utils import staleness_sampler
-
-    for name, kind in SAMPLERS.items():
-        title = "".join(word.title() for word in name.split("_"))
-        theirs = fields(getattr(staleness_sampler, f"{title}SamplerConfig"))
-        assert theirs.pop("name") == {"const": name, "default": name, "type": "string"}
-        assert theirs == fields(kind), name
-
-
-def fields(model: Any, above: str = "") -> dict[str, Any]:
-    """Of a model's JSON schema: each key's type, limits and usual value, by path."""
-    schema = model.model_json_schema()
-    return dict(walked(schema, schema.get("$defs", {}), above))
-
-
-def walked(section: dict[str, Any], named: dict[str, Any], above: str) -> Any:
-    for key, found in section["properties"].items():
-        kind = named.get(found.get("$ref", "").rpartition("/")[2])
-        if kind:
-            yield from walked(kind, named, f"{above}{key}.")
-        elif key != "sampler":
-            yield f"{above}{key}", {k: v for k, v in found.items() if k not in IGNORED}
-
-
-IGNORED = ("title", "description")
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -127,7 +92,7 @@ def test_what_nemo_rls_validator_refuses_check_refuses_by_key(start: str) -> Non
 def errors(written: Any) -> list[str]:
     """The keys at which `check` refuses."""
     try:
-        found = judge.judge(written, snapshot.load("main"))[1]
+        found = judge.judge(written, checkout.release())[1]
     except ConfigError as error:
         found = error.findings
     return [f.path for f in found if f.severity == "error"]

@@ -9,7 +9,7 @@ from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
 from nemo_algos import config as strict
 from nemo_algos.algorithms.build import build
 from nemo_algos.config import ConfigError, at
-from nemo_algos.engines.nemo import installed
+from nemo_algos.engines.nemo import versions
 from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION
@@ -153,7 +153,7 @@ def test_without_fp8_nothing_is_asked():
 
 def test_no_fp8_recipe_of_nemo_rl_is_refused():
     register_omegaconf_resolvers()
-    recipes = sorted(installed.EXAMPLES.rglob("grpo*fp8*.yaml"))
+    recipes = sorted((versions.EXAMPLES / "configs").rglob("grpo*fp8*.yaml"))
     plain = [strict.resolve(load_config(path)) for path in recipes]
     assert len(plain) >= 8
     assert sum(bool(at(p, f"{FP8}.enabled")) for p in plain) >= 5

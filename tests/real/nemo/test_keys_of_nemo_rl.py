@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from checkout import release
 from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
 from nemo_rl.environments.utils import ENV_REGISTRY
 
-from nemo_algos.engines.nemo import installed
-from nemo_algos.engines.nemo.release import schema
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, OF_DATA_SETS
+from nemo_algos.preflight.check.keys import FOREIGN
+from nemo_algos.preflight.check.release import GIVEN as GIVEN_BY_NEMO_RL
 from nemo_algos.preflight.check.rules.generation import GIVEN
 
 
@@ -26,24 +26,21 @@ def arguments(kind: Any) -> set[str]:
     return {p.name for p in named if p.kind != p.VAR_KEYWORD} - {"self", "variant"}
 
 
-def test_arguments_of_data_sets_are_known(ref: str) -> None:
+def test_arguments_of_data_sets_are_known() -> None:
     found = set[str]().union(*map(arguments, DATASET_REGISTRY.values()))
-    typed = {
-        path.rpartition(".")[2] for path in schema(installed.TYPES) if path[:13] == "data.default."
-    }
-    left = found - typed
-    assert left == set(OF_DATA_SETS) if ref == "main" else left < set(OF_DATA_SETS)
+    assert found - set(GIVEN_BY_NEMO_RL) == release().data_set_keys
 
 
 def test_keys_of_environments_are_known() -> None:
+    environments = release().environments
     ours = {
         name for name, entry in ENV_REGISTRY.items() if "nemo_algos" in entry["actor_class_fqn"]
     }
-    assert ENV_REGISTRY.keys() - ours == {*ENVIRONMENTS, *FOREIGN}
-    for name, keys in ENVIRONMENTS.items():
+    assert ENV_REGISTRY.keys() - ours == {*environments, *FOREIGN}
+    for name, keys in environments.items():
         module = import_module(ENV_REGISTRY[name]["actor_class_fqn"].rpartition(".")[0])
         (typed,) = [v for k, v in vars(module).items() if k.endswith("EnvConfig")]
-        assert {key for key in keys if "." not in key} == set(typed.__annotations__), name
+        assert {*keys} == set(typed.__annotations__), name
 
 
 def test_arguments_that_nemo_rl_gives_vllm_are_known(ref: str) -> None:

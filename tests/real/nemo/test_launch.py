@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import checkout
 import pytest
 from launched import launched
 from mistakes import MISTAKES, SHARED
@@ -258,7 +259,7 @@ def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: DISK)  # others write to this one
     path = PREFLIGHT / config if (PREFLIGHT / config).exists() else SHIPPED
-    found = check(str(path), overrides, ref)
+    found = check(str(path), overrides, checkout.release())
     errors = [f for f in found if f.severity == "error"]
     written = strict.apply_overrides(strict.read(path), overrides)
     if errors:

@@ -6,21 +6,19 @@ And what is said of it is so.
 from fnmatch import fnmatchcase
 from typing import Any
 
+import checkout
 import pytest
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
-from nemo_rl.utils.config import load_config
 from objective_keys import DECIDED, HONOURED, NEUTRAL, REFUSED
-from omegaconf import OmegaConf
 from shipped_run import compose
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.nemo import installed, trial
+from nemo_algos.engines.nemo import trial
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
-from nemo_algos.engines.nemo.release import schema
 from nemo_algos.preflight.check import keys as nemo_rls
 from nemo_algos.preflight.check.judge import check
 
@@ -30,10 +28,10 @@ BASES = ("grpo_math_1B.yaml", "grpo_math_1B_megatron.yaml")
 
 def keys() -> set[str]:
     """What this NeMo-RL declares, what its example configs have, and what its code reads beside."""
-    found = {*schema(installed.TYPES), *nemo_rls.UNDECLARED}
+    release = checkout.release()
+    found = {*release.declared, *nemo_rls.UNDECLARED}
     for name in BASES:
-        plain = OmegaConf.to_container(load_config(installed.EXAMPLES / name))
-        found |= set(nemo_rls._paths(plain))  # pyright: ignore
+        found |= set(nemo_rls._paths(release.configs[name]))  # pyright: ignore
     return {key for key in found if key.partition(".")[0] in SECTIONS}
 
 
@@ -52,7 +50,7 @@ def test_every_key_has_a_verdict(ref: str) -> None:
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_refused_key_is_refused_by_the_launcher_and_by_check(key: str, ref: str) -> None:
+def test_a_refused_key_is_refused_by_the_launcher_and_by_check(key: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose(*REFUSED[key])
     problems = {(problem.path, problem.message) for problem in error.value.findings}
@@ -60,7 +58,7 @@ def test_a_refused_key_is_refused_by_the_launcher_and_by_check(key: str, ref: st
     paths = {path for path, _ in problems}
     wanted = {key, key.rpartition(".")[0], *(o.partition("=")[0] for o in REFUSED[key])}
     assert paths & wanted, error.value
-    found = check("nemo_rl.yaml", REFUSED[key], ref)
+    found = check("nemo_rl.yaml", REFUSED[key], checkout.release())
     assert problems <= {(f.path, f.message) for f in found if f.severity == "error"}
 
 

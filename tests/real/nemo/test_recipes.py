@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_algos import config
-from nemo_algos.engines.nemo import installed, versions
+from nemo_algos.engines.nemo import versions
 from nemo_algos.preflight.check import launcher
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
@@ -68,7 +68,7 @@ def test_the_papers_problems_load_as_prompts_for_the_verifier(tmp_path):
     master = launcher.compose(
         config.read(RECIPES["quatro-qwen2.5-math-1.5b-1n2g-fsdp"])
     ).master_config
-    root = installed.EXAMPLES.parents[1]
+    root = versions.EXAMPLES.parent
     prompt = root / master.data["default"]["prompt_file"]
     split = {**master.data["train"], "data_path": str(file), "prompt_file": str(prompt)}
     loaded = load_response_dataset({**master.data["default"], **split})

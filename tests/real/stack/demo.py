@@ -5,13 +5,14 @@ What Ray, vLLM and NeMo-RL say is in the log.
 """
 
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import whole_run
-from rehearsal import run
 from rehearsal.training import Attempt
+from rehearse import checkout
 
 from nemo_algos.terminal import echo
 
@@ -20,7 +21,8 @@ PAUSE = 2  # seconds
 
 def main() -> int:
     """The program's exit status; a line for each step as it comes."""
-    nemo_rl, folder = run.checkout(""), run.folder()
+    nemo_rl = checkout()
+    folder = Path(tempfile.mkdtemp(prefix="nrh"))  # a short name, for Ray's sockets lie below it
     echo(f"logs, checkpoints and the start: {folder}")
     with whole_run.running(folder, nemo_rl, gpus=2) as env:
         attempt = whole_run.train(folder, env, *sys.argv[1:])

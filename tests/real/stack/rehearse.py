@@ -21,11 +21,10 @@ from rehearsal.request import STAGES, Request
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, as_written
-from nemo_algos.preflight.check.data.environment import checkout, version
+from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict, add, read
 from nemo_algos.preflight.check.judge import judge
-from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.terminal import echo
 
 COLORS = {"failed": "red", "warning": "yellow"}
@@ -51,6 +50,14 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     return given
 
 
+def checkout(named: str = "") -> Path:
+    """NeMo-RL's root, as `nemo-algos check` finds it, else the clone in the cache folder."""
+    clone = machine.cache() / "nemo-rl"
+    root = release.find(named).root or release.find(str(clone)).root
+    assert root is not None
+    return root
+
+
 def main(words: list[str] | None = None) -> int:
     """The exit status: 1 where a verdict has failed."""
     given = arguments(words)
@@ -61,7 +68,7 @@ def main(words: list[str] | None = None) -> int:
     place = Path(tempfile.mkdtemp(prefix="nrh"))  # a short name, for Ray's sockets lie below it
     request = Request(
         config=OmegaConf.to_yaml(written),
-        version=version(root),
+        nemo_rl=str(root),
         ranks=given.ranks,
         steps=given.steps,
         model=given.model,
@@ -99,7 +106,7 @@ def judge_config(request: Request, written: DictConfig) -> Iterator[Verdict]:
     """What `check` finds, and what the folders and trackers of the config say."""
     begun = time.monotonic()
     try:
-        preflight, findings = judge(written, load(request.version))
+        preflight, findings = judge(written, release.read(Path(request.nemo_rl)))
     except ConfigError as error:
         findings = error.findings
         preflight = None

@@ -3,15 +3,16 @@
 import json
 from pathlib import Path
 
+import nemo_rl
 import pytest
 from omegaconf import OmegaConf
 from rehearsal import downscale, miniature, small_config
 
 from nemo_algos import config as configs
 from nemo_algos.preflight.check.judge import judge
-from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.check.release import read
 
-MAIN = load("main")
+MAIN = read(Path(nemo_rl.__path__[0]).parent)
 RECIPES = [n for n in configs.names() if n.startswith("recipes/") and "/base/" not in n]
 RECIPES = [n for n in RECIPES if "/cpu/" not in n] + ["nemo_rl.yaml", "single_controller.yaml"]
 BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
@@ -38,10 +39,10 @@ def given(name: str, base: str = ""):
     return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
-def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200, of=MAIN):
+def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200):
     """The run, and the small one, which `check` has passed."""
     written = given(name, base)
-    run, _ = judge(written, of)
+    run, _ = judge(written, MAIN)
     rows = folder / "rows.jsonl"
     row = json.dumps({"problem": "1 + 1", "answer": "2"})
     rows.write_text(f"{row}\n" * 64)
@@ -87,11 +88,6 @@ def holds(run, small) -> None:
     assert small.packing == run.packing
     assert small["grpo.async_grpo.enabled"] == run["grpo.async_grpo.enabled"]
     assert small["method"] == run["method"] and small.staleness == run.staleness
-
-
-@pytest.mark.parametrize("name", [n for n in RECIPES if "a3b-4n8g-ep8" in n or "fsdp" in n])
-def test_recipes_fold_for_the_older_nemo_rl_too(name, tmp_path):
-    holds(*folded(name, tmp_path, of=load("v0.7.0")))
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -87,9 +87,10 @@ def validated_metric(run: Preflight) -> Iterator[Finding]:
 def group_sampler(run: Preflight) -> Iterator[Finding]:
     """It is one that there is."""
     samplers = run.nemo_rl.samplers
-    if run.controlled and run.sampler not in samplers:
-        hint = did_you_mean(run.sampler, [*samplers])
-        yield error(f"{SINGLE_CONTROLLER}.sampler.name", f"unknown sampler: {run.sampler}{hint}")
+    named = (run[f"{SINGLE_CONTROLLER}.sampler"] or {}).get("name", run.sampler)
+    if run.controlled and named not in samplers:
+        hint = did_you_mean(str(named), [*samplers])
+        yield error(f"{SINGLE_CONTROLLER}.sampler.name", f"unknown sampler: {named}{hint}")
 
 
 def buffer(run: Preflight) -> Iterator[Finding]:

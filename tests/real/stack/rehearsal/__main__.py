@@ -21,7 +21,7 @@ from nemo_algos.preflight.check.data.environment import PROGRAM
 from nemo_algos.preflight.check.data.verdict import Verdict
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.check.release import read
 from rehearsal import downscale, miniature, small_config
 from rehearsal.downscale import Change, changes
 from rehearsal.request import Request
@@ -33,7 +33,7 @@ FORMS = "NEMO_ALGOS_ANSWERS"  # names the file that cpu/nemo_cpu/answers.py read
 def main(folder: Path) -> None:
     """The stages that are asked for; what the stack needs starts while the rows are read."""
     request = Request.read(folder)
-    run, _ = judge(request.written(), load(request.version))
+    run, _ = judge(request.written(), read(Path(request.nemo_rl)))
     values, _ = miniature.read_config(request.model or str(run["policy.model_name"]))
     rows = start_rows(run, request, folder)
     if not request.wants("stack"):

@@ -161,7 +161,7 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     """What needs a GPU, where the config has it on."""
     backend = MEGATRON_ON_A_CPU if run.megatron else DTENSOR_ON_A_CPU
     for path, value in {**backend, **ENGINE_ON_A_CPU}.items():
-        if path == ASYNC_SAVE and run.version == "v0.7.0":
+        if path == ASYNC_SAVE and path not in run.nemo_rl.schema:
             continue
         if path.endswith(ALWAYS) or run[path] is not None:
             yield Change(path, value, "given up", NO_ENGINE)

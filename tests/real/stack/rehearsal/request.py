@@ -11,14 +11,14 @@ FILE = "request.json"
 
 
 class Request(NamedTuple):
-    """config: the run's YAML with its overrides, interpolations as written; version: of NeMo-RL.
+    """config: the run's YAML with its overrides, interpolations as written; nemo_rl: its checkout.
 
     model: a folder in place of policy.model_name, or ""; rows: a file of rows for data sets that
     are not at hand, or ""; only: of STAGES, empty for all.
     """
 
     config: str
-    version: str
+    nemo_rl: str
     ranks: int
     steps: int
     model: str = ""

@@ -12,7 +12,6 @@ from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import datasets
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.snapshot import load
 from rehearsal.downscale import Change
 
 NAME = "miniature.yaml"
@@ -36,7 +35,7 @@ def write(
         set_at(plain, change.path, change.value)
     small = OmegaConf.create(plain)
     (folder / NAME).write_text(OmegaConf.to_yaml(small))
-    rehearsed, findings = judge(small, load(run.version))
+    rehearsed, findings = judge(small, run.nemo_rl)
     refuse(findings)
     return rehearsed
 
