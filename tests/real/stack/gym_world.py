@@ -43,6 +43,15 @@ class World(NamedTuple):
         agent = {"type": "responses_api_agents", "name": self.agent}
         return [{**row, "agent_ref": agent} for row in rows]
 
+    def reward(self, calls: list[list[str]], row: dict[str, Any]) -> float:
+        """What the server pays for the calls of each turn."""
+        made = [call for turn in calls for call in turn]
+        right = self.call(row)
+        if self == WEATHER:  # a point for a call as its schema has it, one for the right one
+            return float(bool(made)) + float(right in made)
+        # the same state as behind the right calls, of which a second mail makes another
+        return float({*made} == {right} and ("email_reply" not in right or len(made) == 1))
+
     def call(self, row: dict[str, Any]) -> str:
         """The word that makes the right calls, all of them."""
         wanted = row[self.wanted]
