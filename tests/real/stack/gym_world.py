@@ -26,10 +26,16 @@ CHAT = (
 
 
 class World(NamedTuple):
-    """An environment: its server, its rows (the file that Gym ships), and what solves each row."""
+    """An environment: its server, and rows of the file that Gym ships.
+
+    wanted: the key of a row that names the right calls; kept: which rows; beside: words that the
+    model says too.
+    """
 
     server: str
-    wanted: str  # the key of a row that names the right calls
+    wanted: str
+    kept: slice
+    beside: tuple[str, ...]
 
     @property
     def agent(self) -> str:
@@ -41,7 +47,7 @@ class World(NamedTuple):
         file = packages / "resources_servers" / self.server / "data" / "example.jsonl"
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         agent = {"type": "responses_api_agents", "name": self.agent}
-        return [{**row, "agent_ref": agent} for row in rows]
+        return [{**row, "agent_ref": agent} for row in rows[self.kept]]
 
     def reward(self, calls: list[list[str]], row: dict[str, Any]) -> float:
         """What the server pays for the calls of each turn."""
@@ -49,17 +55,12 @@ class World(NamedTuple):
         right = self.call(row)
         if self == WEATHER:  # a point for a call as its schema has it, one for the right one
             return float(bool(made)) + float(right in made)
-        # the same state as behind the right calls, of which a second mail makes another
-        return float({*made} == {right} and ("email_reply" not in right or len(made) == 1))
+        return float(right in made)  # twice is as once, and the other call changes nothing
 
     def call(self, row: dict[str, Any]) -> str:
         """The word that makes the right calls, all of them."""
         wanted = row[self.wanted]
         return "".join(map(_call, wanted if isinstance(wanted, list) else [wanted]))
-
-
-WEATHER = World("example_tool_call_multireward", "expected_call")
-OFFICE = World("workplace_assistant", "ground_truth")
 
 
 def _call(call: dict[str, Any]) -> str:
@@ -69,10 +70,15 @@ def _call(call: dict[str, Any]) -> str:
     return f"<tool_call>{json.dumps({'name': call['name'], 'arguments': arguments})}</tool_call>"
 
 
+WEATHER = World("example_tool_call_multireward", "expected_call", slice(5), (INVALID, THOUGHT))
+LOOK = _call({"name": "company_directory_find_email_address", "arguments": {"name": "carlos"}})
+OFFICE = World("workplace_assistant", "ground_truth", slice(1, 2), (LOOK,))
+
+
 def said(world: World, packages: Path) -> list[str]:
     """The words that the model says, with probabilities near one another."""
     calls = [world.call(row) for row in world.rows(packages)]
-    return [END, *IDLE, INVALID, THOUGHT, *dict.fromkeys(calls)]
+    return [END, *IDLE, *world.beside, *dict.fromkeys(calls)]
 
 
 def saved(world: World, packages: Path, folder: Path) -> Path:

@@ -65,12 +65,15 @@ class Gym(Run):
         agent = f"env.nemo_gym.{world.agent}.responses_api_agents.simple_agent"
         paths = f"responses_api_models/vllm_model/configs/vllm_model_for_training.yaml,{servers}"
         method, *others = keys
+        prompts = min(len(self.rows()), 4)
         own = (
             f"--config={CONFIG}",
             f"env.nemo_gym.config_paths=[{paths}]",
             f"+{agent}.max_steps={TURNS}",
             f"data.train.data_path={model}/rows.jsonl",
             f"grpo.max_num_steps={STEPS}",
+            f"grpo.num_prompts_per_step={prompts}",
+            f"grpo.num_generations_per_prompt={ROLLOUTS // prompts}",
             f"policy.model_name={model}",
         )
         super().__init__(place, name, method)
