@@ -202,6 +202,12 @@ class Kernel:
         return None if method.bounds else method.constant_bounds(params)
 
     @property
+    def one_advantage(self) -> bool:
+        """Whether all tokens of a response must have the same advantage."""
+        method = self.base.method
+        return method.ratio == "sequence" or "sequence_advantages" in method.needs
+
+    @property
     def per_token(self) -> dict[str, bool]:
         """The tensors of `signals` by name (low and high but for constant ones): whether [B,S]."""
         bounds = () if self.constant_bounds else ("low", "high")

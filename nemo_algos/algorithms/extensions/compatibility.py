@@ -86,7 +86,7 @@ def _misfits(a: Algorithm) -> list[str]:
     advantages = a.advantages.method
     bounds = a.bounds.method
     reasons = []
-    one = base.ratio == "sequence" or "sequence_advantages" in base.needs
+    one = a.one_advantage
     if a.per_token["advantages"] and one:
         kind = "sequence ratio" if base.ratio == "sequence" else "weight of a whole response"
         reasons.append(

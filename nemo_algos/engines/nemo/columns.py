@@ -39,12 +39,15 @@ def widen(columns: Mapping[str, Tensor], shape: torch.Size) -> dict[str, Tensor]
 def read(data: Mapping[str, Any], algorithm: Algorithm) -> Signals:
     """The signals [B,1] or [B,S-1] of a micro-batch's columns; NeMo-RL's losses use [:, 1:].
 
-    Per sequence a column is [B], or [B,S] with equal values. Raises KeyError where one is missing.
+    Per sequence a column is [B], or [B,S] with equal values. Advantages are [B,S-1] but where a
+    response must have one: NeMo-RL may give a message's tokens another (`estimator.Limits`).
+    Raises KeyError where a column is missing.
     """
     keys = {"advantages": "advantages", **names(algorithm)}
+    wide = {**algorithm.per_token, "advantages": not algorithm.one_advantage}
     signals = {
         k: data[keys[k]][:, 1:] if per_token else _row(data[keys[k]])[:, None]
-        for k, per_token in algorithm.per_token.items()
+        for k, per_token in wide.items()
     }
     low, high = algorithm.constant_bounds or (signals.pop("low"), signals.pop("high"))
     return Signals(signals.pop("advantages"), low, high, signals)

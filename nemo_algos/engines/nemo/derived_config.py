@@ -19,6 +19,8 @@ ESTIMATOR = "nemo_algos.engines.nemo.patches.given"
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 
+GYM = "env.nemo_gym"
+SERVED = {"async_engine": True, "expose_http_server": True}  # as NeMo-RL sets for NeMo Gym
 # of a loss whose terms we weigh by the sampler ourselves
 UNWEIGHTED = {
     "use_importance_sampling_correction": False,
@@ -50,6 +52,9 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     loss = plain["loss_fn"]
     grpo = plain["grpo"]
     loss |= method_keys(algorithm)
+    generation = plain["policy"]["generation"]
+    if uses_gym(plain.get("env")) and generation["backend"] == "vllm":
+        generation["vllm_cfg"] |= SERVED
     if algorithm.correction.active:
         # what NeMo-RL asserts of asynchronous and FP8 rollouts; our loss weighs by itself
         loss["use_importance_sampling_correction"] = True

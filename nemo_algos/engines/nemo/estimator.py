@@ -1,9 +1,9 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
 import functools
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,44 @@ from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
+PENALTIES = ("invalid_tool_call_advantage", "malformed_thinking_advantage")  # below `grpo`
 OUTCOMES = "nemo_algos_outcomes"  # of a batch [B]: its rewards before NeMo-RL scales and shapes
+
+
+class Limits(NamedTuple):
+    """What NeMo-RL may still do to advantages: overwrite messages, then clamp all of them.
+
+    low, high: `grpo.advantage_clip_*`; penalties: what tokens of a message that NeMo Gym has marked
+    get. None, and (), where a config has none.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    penalties: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(grpo: Any) -> "Limits":
+        """Those of a config's section `grpo`."""
+        penalties = (versions.get(grpo, key) for key in PENALTIES)
+        return Limits(
+            low=versions.get(grpo, "advantage_clip_low"),
+            high=versions.get(grpo, "advantage_clip_high"),
+            penalties=tuple(value for value in penalties if value is not None),
+        )
+
+    def lead_to(self, trained: Tensor, computed: Tensor) -> bool:
+        """Whether NeMo-RL can have made one [B,S] of the other."""
+        if trained.shape != computed.shape:
+            return False
+        same = trained == self._clamp(computed)
+        for value in self.penalties:
+            same |= trained == self._clamp(computed.new_tensor(value))
+        return bool(same.all())
+
+    def _clamp(self, advantages: Tensor) -> Tensor:
+        if self.low is None and self.high is None:
+            return advantages
+        return advantages.clamp(min=self.low, max=self.high)
 
 
 class Estimator:
@@ -29,7 +66,7 @@ class Estimator:
     to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
     the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
     which tell an empty response from one that NeMo-RL masks out; sampled [B,S], the sampler's
-    log-probs, where the data plane has them.
+    log-probs, where the data plane has them. Put here by `patches`: limits.
     """
 
     def __init__(
@@ -51,6 +88,7 @@ class Estimator:
         self.entropy: Tensor | None = None
         self.masks: tuple[Tensor, Tensor] | None = None
         self.sampled: Tensor | None = None
+        self.limits = Limits()
         self._corrected: Tensor | None = None
         self.last_metrics: dict[str, float] = {}
         self.last_rollouts: Rollouts | None = None
@@ -117,7 +155,7 @@ class Estimator:
         """The training batch's columns of signals by key, once for each compute_advantage.
 
         advantages [B,S]: the training batch's, None where nothing lies between. Raises ValueError
-        where they are not the ones that were computed.
+        where they are neither the ones that were computed nor what `limits` make of them.
         """
         if self._kept is None:
             raise ValueError(
@@ -125,10 +163,11 @@ class Estimator:
                 "The method's signals belong to one rollout batch: call it once for each."
             )
         (computed, signals), self._kept = self._kept, None
-        if advantages is not None and not torch.equal(advantages, computed):
+        if advantages is not None and not self.limits.lead_to(advantages, computed):
             raise ValueError(
-                "The advantages changed between compute_advantage and train. Remove "
-                "`grpo.advantage_clip_low`, `grpo.advantage_clip_high` and message-level penalties."
+                "The advantages changed between compute_advantage and train, but not by "
+                "`grpo.advantage_clip_low`, `grpo.advantage_clip_high` or a message's penalty. "
+                "Remove what reorders the batch, or changes them, in this NeMo-RL."
             )
         return columns.write(signals, self.algorithm)
 
@@ -269,11 +308,8 @@ MEMORY = "nemo_algos_memory"  # a key of `grpo_save_state`, which goes to traini
 
 
 def keep_memory(save_state: Any, memory: Memory) -> None:
-    """Put it into the state of the next checkpoint; a dictionary in v0.7.0, an object in main."""
-    if isinstance(save_state, MutableMapping):
-        save_state[MEMORY] = memory
-    else:
-        setattr(save_state, MEMORY, memory)
+    """Put it into the state of the next checkpoint."""
+    versions.put(save_state, MEMORY, memory)
 
 
 def restore_memory(checkpointer: Any) -> Memory:

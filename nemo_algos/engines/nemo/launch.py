@@ -1,6 +1,6 @@
 """A judged config to a run of NeMo-RL's own trainer, with the method plugged in.
 
-The steps are those of NeMo-RL's examples/run_grpo.py, or run_vlm_grpo.py.
+The steps are those of NeMo-RL's examples/run_grpo.py, or run_vlm_grpo.py; with NeMo Gym also `gym`.
 """
 
 import functools
@@ -22,8 +22,8 @@ from rich.console import Console
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import environment, self_test, trial, versions, worker_env
-from nemo_algos.engines.nemo.derived_config import is_vlm
+from nemo_algos.engines.nemo import environment, gym, self_test, trial, versions, worker_env
+from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import (
@@ -93,6 +93,8 @@ def check(master_config: Any) -> None:
         step = functools.partial(single_controller.trial_step, master_config)
         self_test.check("the single controller", step)
         return
+    if uses_gym(master_config.env):
+        versions.check_gym()
     chosen = trainer(master_config)
     function = getattr(chosen, "func", chosen)
     self_test.check(function.__name__, functools.partial(trial.step, function))
@@ -124,9 +126,13 @@ def train(
             traced=traced,
         )
         return
-    dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
-        processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
-    )
+    if uses_gym(master_config.env):
+        dataset, val_dataset = gym.data_sets(master_config, tokenizer)
+        task_to_env = val_task_to_env = dict[str, Any]()
+    else:
+        dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
+            processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
+        )
     made = versions.setup_result(
         grpo.setup,
         master_config,
@@ -136,6 +142,9 @@ def train(
         policy_factory=factory,
         processor=processor,
     )
+    servers = made.pop(gym.TASK, None)
+    if servers is not None:
+        task_to_env[gym.TASK] = servers
     cfg = made["master_config"]
     policy = made["policy"]
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
@@ -174,6 +183,7 @@ def train(
         }
         if processor:
             own["processor"] = processor
+        stack.enter_context(gym.watched(servers))
         train(**versions.arguments(train, made | own))
 
 
@@ -189,6 +199,8 @@ def prepare(master_config: Any) -> tuple[Any, Any]:
         has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
         trains_mtp=bool(megatron.get("mtp_num_layers")),
     )
+    if uses_gym(master_config.env):
+        gym.configure(master_config, tokenizer)
     environment.register(master_config.env)
     return tokenizer, reader if vlm else None
 

@@ -14,7 +14,13 @@ from torch import Tensor
 from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, reward_parts, row_hash
+from nemo_algos.engines.nemo.estimator import (
+    OUTCOMES,
+    Estimator,
+    Limits,
+    reward_parts,
+    row_hash,
+)
 from nemo_algos.terminal import echo
 
 FACTORY = "_create_advantage_estimator"
@@ -54,13 +60,19 @@ def in_place(estimator: Estimator) -> Iterator[None]:
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
     scored = Scored("reward_parts" in estimator.algorithm.advantage_needs)
     ours = {SCALED: scored.scaled, DEVIATIONS: scored.deviations}
-    ours[FACTORY] = lambda stock: lambda config: estimator
+    ours[FACTORY] = lambda stock: partial(_limited, estimator)
     places = [(m, name, ours[name]) for m in modules for name in ours if hasattr(m, name)]
     places += [(m, PARTS, _with_outcomes) for m in modules if m.__name__ == QUEUED]
     with versions.replace_attributes(
         *((m, name, our(getattr(m, name))) for m, name, our in places)
     ):
         yield
+
+
+def _limited(estimator: Estimator, master_config: Any) -> Estimator:
+    """The estimator, which knows what this config's trainer will do to its advantages."""
+    estimator.limits = Limits.of(master_config.grpo)
+    return estimator
 
 
 @contextmanager

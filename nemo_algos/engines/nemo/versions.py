@@ -1,7 +1,7 @@
 """What we bind of NeMo-RL, checked before Ray starts: one error that names what changed."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -44,6 +44,8 @@ SETUP: dict[str, set[str]] = {
     "grpo_save_state": {"GRPOSaveState"},
     "master_config": {"MasterConfig"},
 }
+# of the tuple too, where NeMo-RL's setup starts NeMo Gym
+OF_GYM: dict[str, set[str]] = {"nemo_gym": {"EnvironmentInterface", "NoneType"}}
 OPTIONAL = ("processor",)  # of v0.7.0's trainers none takes it
 ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take several
 
@@ -51,12 +53,19 @@ ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take severa
 def check() -> None:
     """Raises ImportError with everything that is missing or has other parameters."""
     refuse([p for module, name, wanted in BOUND for p in _parameters(module, name, wanted)])
-    refuse(_parts())
+    refuse(_missing(SETUP))
 
 
 def check_controller() -> None:
     """Raises ImportError where the single controller's setup is not the one we know."""
     refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
+
+
+def check_gym() -> None:
+    """Raises ImportError where NeMo-RL's setup does not start NeMo Gym as we know it."""
+    where = "nemo_rl.environments.nemo_gym"
+    refuse([*_parameters(where, "setup_nemo_gym_config", ("config", "tokenizer"))])
+    refuse(_missing(OF_GYM))
 
 
 def refuse(problems: list[str]) -> None:
@@ -69,10 +78,11 @@ def refuse(problems: list[str]) -> None:
 def setup_result(
     setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any
 ) -> dict[str, Any]:
-    """What setup returns, by the names of SETUP."""
+    """What setup returns, by the names of SETUP, and of OF_GYM where it does."""
     kinds = _kinds(setup)
     values = setup(*args, **kwargs)
-    return {name: values[kinds.index(kind)] for name, kind in SETUP.items()}
+    returned = {name: kind for name, kind in (SETUP | OF_GYM).items() if kind in kinds}
+    return {name: values[kinds.index(kind)] for name, kind in returned.items()}
 
 
 def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,9 +108,9 @@ def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str
         yield f"{module}.{name} has no parameter {', '.join(missing)}"
 
 
-def _parts() -> list[str]:
+def _missing(parts: Mapping[str, set[str]]) -> list[str]:
     kinds = _kinds(_import(GRPO, "setup"))
-    return [f"{GRPO}.setup returns no {n}" for n, kind in SETUP.items() if kinds.count(kind) != 1]
+    return [f"{GRPO}.setup returns no {n}" for n, kind in parts.items() if kinds.count(kind) != 1]
 
 
 def _kinds(setup: Callable[..., Any]) -> list[set[str]]:
@@ -114,6 +124,14 @@ def get(section: Any, key: str, default: Any = None) -> Any:
     if isinstance(section, Mapping):
         return section.get(key, default)
     return getattr(section, key, default)
+
+
+def put(section: Any, key: str, value: Any) -> None:
+    """Sets a config value or a state's, wherever `get` finds it."""
+    if isinstance(section, MutableMapping):
+        section[key] = value
+    else:
+        setattr(section, key, value)
 
 
 @contextmanager

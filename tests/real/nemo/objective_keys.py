@@ -64,8 +64,6 @@ REFUSED = {
         "grpo.adv_estimator.use_leave_one_out_baseline=true"
     ],
     "grpo.adv_estimator.reward_weights": ["grpo.adv_estimator.reward_weights=[1,2]"],
-    "grpo.advantage_clip_low": ["grpo.advantage_clip_low=-5"],
-    "grpo.advantage_clip_high": ["grpo.advantage_clip_high=5"],
     "grpo.invalid_tool_call_advantage": ["grpo.invalid_tool_call_advantage=-5"],
     "grpo.malformed_thinking_advantage": ["grpo.malformed_thinking_advantage=-5"],
     "grpo.skip_reference_policy_logprobs_calculation": [
@@ -93,6 +91,7 @@ REFUSED = {
 }
 # fnmatch pattern: reason
 NEUTRAL = {
+    "grpo.advantage_clip_*": "NeMo-RL's clip of the method's advantages: test_penalties.py",
     "grpo.async_grpo*": "how old rollouts may be; without the correction for it, refused",
     "grpo.batch_multiplier": "prompts generated at a time, for dynamic sampling",
     "grpo.calculate_advantages_on_gpu": "where NeMo-RL's own baseline is computed, a metric here",

@@ -77,7 +77,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
         (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio"),
-        (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "method"),
+        (["grpo.invalid_tool_call_advantage=-5"], "grpo.invalid_tool_call_advantage", "NeMo Gym"),
         (
             ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
@@ -148,7 +148,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         ),
         (
             ["env.should_use_nemo_gym=true"],
-            "env.should_use_nemo_gym",
+            "data.train.processor",
             "NeMo Gym",
         ),
         (
@@ -229,6 +229,7 @@ def test_all_problems_come_at_once():
         ["policy.sequence_packing.fuse_loss=true"],
         ["policy.generation.vllm_cfg.enable_prefix_caching=false"],
         ["grpo.normalize_rewards=true"],
+        ["grpo.advantage_clip_low=-1", "grpo.advantage_clip_high=1"],
         ["method.name=quatro", "policy.generation.top_p=0.9"],
     ],
 )

@@ -9,12 +9,11 @@ from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, co
 from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_ratio
 from nemo_algos.algorithms.record import TOKEN_INPUTS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
-from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
+from nemo_algos.preflight.check.rule import note
 
 OURS_ALONE = "the method computes the advantages"
-MARKED = "only NeMo Gym marks such messages"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set `method.name: gpg`"),
@@ -23,10 +22,6 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.positive_example_nll_weight", 0.0, "set `method.terms: {nll: {coef: ...}}` instead"),
     ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
     ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
-    ("grpo.advantage_clip_low", None, OURS_ALONE),
-    ("grpo.advantage_clip_high", None, OURS_ALONE),
-    ("grpo.invalid_tool_call_advantage", None, MARKED),
-    ("grpo.malformed_thinking_advantage", None, MARKED),
     ("on_policy_distillation.enabled", False, f"{OURS_ALONE}, so teachers would have no effect"),
     ("policy.reward_model_cfg.enabled", False, "the policy would have no language-model head"),
 )
@@ -50,6 +45,14 @@ def fixed(run: Preflight) -> Iterator[Finding]:
         found = run[path]
         if found is not None and found != value:
             yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
+
+
+def clipped_advantages(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL's clip of advantages stays, after the method's."""
+    for path in ("grpo.advantage_clip_low", "grpo.advantage_clip_high"):
+        if run[path] is not None:
+            what = f"NeMo-RL clips the advantages of {run.known.name} at {run[path]}"
+            yield note(path, f"{what}; its bounds and terms are of those before.")
 
 
 def forced_on_policy(run: Preflight) -> Iterator[Finding]:
@@ -288,11 +291,3 @@ def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
             what = f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do"
             effect = "Corrections would treat the sampler as another policy"
             yield Finding(path, f"{what}. {effect}. Set it to {PROCESSED}.")
-
-
-def gym_servers(run: Preflight) -> Iterator[Finding]:
-    """NeMo Gym's servers are not started here."""
-    if uses_gym(run["env"]):
-        reason = "this launcher does not start NeMo Gym's servers"
-        cure = "Use a config with an environment of NeMo-RL, or your own verifier."
-        yield Finding("env.should_use_nemo_gym", f"{reason}. {cure}")

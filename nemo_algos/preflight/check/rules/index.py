@@ -15,6 +15,7 @@ from nemo_algos.preflight.check.rules import (
     data,
     fp8,
     generation,
+    gym,
     layout,
     lora,
     method,
@@ -29,7 +30,7 @@ from nemo_algos.preflight.check.rules import (
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, async_rl, training,
-    lora, method, objective, data, rows, rewards, run,
+    lora, method, objective, data, gym, rows, rewards, run,
 )  # fmt: skip
 
 

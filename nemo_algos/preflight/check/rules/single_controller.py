@@ -21,6 +21,8 @@ UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is f
 # keys of other trainers that it may not read (`release.CONTROLLED`): how each asks for nothing
 UNREAD = {
     "data.use_multiple_dataloader": False,
+    "grpo.advantage_clip_high": None,
+    "grpo.advantage_clip_low": None,
     "grpo.overlong_filtering": False,
     "grpo.reward_scaling.enabled": False,
     "grpo.reward_shaping.enabled": False,

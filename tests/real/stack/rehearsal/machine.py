@@ -125,17 +125,12 @@ def _package(folder: Path) -> Path:
 
 
 def _install(venv: Path) -> None:
-    uv = shutil.which("uv")
-    if uv is None:
-        raise ValueError(
-            "The rehearsal's environment is built by uv, which is not on PATH: pip install uv"
-        )
     shutil.rmtree(venv, ignore_errors=True)
-    _uv(uv, "venv", "--python", _python312(), venv)
+    uv("venv", "--python", _python312(), venv)
     install = ("pip", "install", "--compile-bytecode", "--python", venv / "bin" / "python")
     overrides = ("--override", PACKAGES / "overrides.txt")
-    _uv(uv, *install, "-r", PACKAGES / "requirements.txt", *overrides)
-    _uv(uv, *install, "--no-deps", "-r", PACKAGES / "unresolved.txt")
+    uv(*install, "-r", PACKAGES / "requirements.txt", *overrides)
+    uv(*install, "--no-deps", "-r", PACKAGES / "unresolved.txt")
     info = venv / "lib" / "python3.12" / "site-packages" / "vllm-0.25.1+cpu.dist-info"
     info.mkdir()
     for name, text in {"METADATA": VLLM, "INSTALLER": "uv\n", "RECORD": ""}.items():
@@ -143,11 +138,16 @@ def _install(venv: Path) -> None:
     (venv / "complete").touch()
 
 
-def _uv(uv: str, *words: object) -> None:
-    """Raises OSError with uv's own last lines."""
+def uv(*words: object) -> None:
+    """Runs uv. Raises ValueError where there is none, OSError with its own last lines."""
+    program = shutil.which("uv")
+    if program is None:
+        raise ValueError(
+            "The rehearsal's environment is built by uv, which is not on PATH: pip install uv"
+        )
     env = {**os.environ, "UV_LINK_MODE": "copy"}
     done = subprocess.run(
-        [uv, *map(str, words), "--quiet"], env=env, capture_output=True, text=True
+        [program, *map(str, words), "--quiet"], env=env, capture_output=True, text=True
     )
     if done.returncode:
         raise OSError("uv could not build the rehearsal's environment:\n" + done.stderr[-2000:])
