@@ -53,20 +53,6 @@ def test_the_overview_loads_no_command_and_no_config():
     assert shell(["-c", f"{code}; {loads}"]).stdout.splitlines()[-1] == "[]"
 
 
-def test_no_command_loads_a_large_library_before_it_is_run():
-    large = "('torch', 'scipy', 'transformers', 'matplotlib', 'sklearn')"
-    code = "import sys; from nemo_algos.cli import COMMANDS, load_command\n"
-    code += "list(map(load_command, COMMANDS)); "
-    done = shell(["-c", f"{code}print([m for m in {large} if m in sys.modules])"])
-    assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each(command):
-    done = CliRunner().invoke(app, [command, "--help"])
-    assert done.exit_code == 0 and "Usage: " in done.stdout
-
-
 def test_version_and_module():
     done = shell(["-m", "nemo_algos", "--version"])
     assert (done.returncode, done.stderr) == (0, "")

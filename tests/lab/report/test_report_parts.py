@@ -12,7 +12,7 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
+from nemo_algos.lab.report import cases, differences, evaluation, heat, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
 from nemo_algos.lab.report.numbers import format_number, format_signed
@@ -78,14 +78,6 @@ def test_seeds_share_a_group_other_runs_do_not():
 def test_a_curve_of_seeds_is_over_the_steps_of_all():
     steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
     assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
-
-
-def test_an_approximation_is_dashed():
-    exact = run("a", metrics={"entropy/exact": ([1.0], [2.0])})
-    rough = run("b", method="etr", metrics={"entropy/approximate": ([1.0], [2.0])})
-    (figure,) = training.figures(groups([exact, rough]))
-    assert figure.name == "training_entropy"
-    assert [line.dashed for line in figure.lines] == [False, True]
 
 
 def curve(value, low, high):
@@ -302,15 +294,3 @@ def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
     assert set(re.findall(r'id="(f\.0\.\w+)"', svg)) == {"f.0.0", "f.0.mean", "f.0.2"}
     steps = Line("s", "#0072B2", [0, 1, 3], [float("nan"), 2], kind="steps").values()
     assert (steps["x"], steps["y"]) == ([0.5, 2], [None, 2])
-
-
-def test_the_table_of_training_has_the_names_of_the_curves():
-    names = ("reward/mean", "entropy/exact", "clip/positive_above", "clip/negative_below", "kl/old")
-    ends = dict(zip(names, (0.5, 0.25, 0.125, 0.75, 3.0), strict=True))
-    metrics = {name: ([1.0, 2.0], [9.0, end]) for name, end in ends.items()}
-    table = summary.training([run("a", metrics=metrics), run("b")])
-    titles = {curve.metrics[0]: curve.title for curve in training.CURVES}
-    assert table.headings == ["run", "method", "seed", "steps", *(titles[n] for n in names)]
-    ((_, cells),) = table.rows
-    shown_ends = [format_number(end) for end in ends.values()]
-    assert [cell.text for cell in cells] == ["grpo", "1", "2", *shown_ends]
