@@ -119,10 +119,7 @@ def test_the_config_of_train_is_the_first_argument_or_an_option(words):
         ("--resume {file}", "--resume {file}"),
         ("--resume {0}", "{0}"),
         ("--resume {0}/no", "{0}/no"),
-        (
-            "nemo_rl.yaml --resume {0}",
-            "--resume: NeMo-RL checkpointing.checkpoint_dir",
-        ),
+        ("nemo_rl.yaml --resume {0}", "--resume: NeMo-RL checkpointing.checkpoint_dir"),
     ],
 )
 def test_what_train_cannot_start_from(words, said, tmp_path):
@@ -222,11 +219,7 @@ def test_every_shipped_config_is_of_its_folders_command():
 
 
 def test_keys_of_nemo_rl_are_named_as_such():
-    keys = [
-        "logger.swanlab_enabled",
-        "grpo.val_batch_size",
-        "cluster",
-    ]
+    keys = ["logger.swanlab_enabled", "grpo.val_batch_size", "cluster"]
     status, said = ended("train", "etr.yaml", *(f"{key}={{}}" for key in keys))
     assert status == 2
     assert sorted(said) == [Says(f"{key}: NeMo-RL") for key in sorted(keys)]

@@ -7,10 +7,7 @@ import torch
 from batches import close
 
 from nemo_algos.algorithms.core import kl
-from nemo_algos.algorithms.core.surrogate import (
-    clipped_surrogate,
-    difference,
-)
+from nemo_algos.algorithms.core.surrogate import clipped_surrogate, difference
 
 NAN, INF = float("nan"), float("inf")
 ON = torch.ones(1, 4, dtype=torch.bool)

@@ -199,14 +199,8 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
             {"rollout_is": "token", "rollout_is_threshold": "two"},
             "rollout_correction: rollout_is_threshold 'two' LOW_HIGH",
         ),
-        (
-            {"rollout_is_threshold": 3.0},
-            "rollout_correction: rollout_is_threshold rollout_is",
-        ),
-        (
-            {"rollout_rs": "token_k1"},
-            "rollout_correction: rollout_rs rollout_rs_threshold",
-        ),
+        ({"rollout_is_threshold": 3.0}, "rollout_correction: rollout_is_threshold rollout_is"),
+        ({"rollout_rs": "token_k1"}, "rollout_correction: rollout_rs rollout_rs_threshold"),
         (
             {"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 2.0},
             "rollout_correction: rollout_rs seq_max_k1 seq_max_k3",

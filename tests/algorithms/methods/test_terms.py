@@ -182,33 +182,18 @@ def refusals(block):
     ("terms", "wanted"),
     [
         (3, ["method.terms: sections 3"]),
-        (
-            {"entrpy": {}},
-            ["method.terms.entrpy: 'entrpy' entropy"],
-        ),
-        (
-            {"nll": 0.1},
-            ["method.terms.nll: section 0.1"],
-        ),
+        ({"entrpy": {}}, ["method.terms.entrpy: 'entrpy' entropy"]),
+        ({"nll": 0.1}, ["method.terms.nll: section 0.1"]),
         (
             {"nll": {"coeff": 1}, "entropy": {"coef": -1}},
-            [
-                "method.terms.nll.coeff: coef",
-                "method.terms.entropy.coef: 0 -1",
-            ],
+            ["method.terms.nll.coeff: coef", "method.terms.entropy.coef: 0 -1"],
         ),
-        (
-            {"entropy": {}, "adaptive_entropy": {}},
-            ["method.terms.adaptive_entropy: entropy"],
-        ),
+        ({"entropy": {}, "adaptive_entropy": {}}, ["method.terms.adaptive_entropy: entropy"]),
         (
             {"adaptive_entropy": {"start": 1.0}},
             ["method.terms.adaptive_entropy: start 1.0 largest 0.005"],
         ),
-        (
-            {"mine": {"name": "nll"}},
-            ["method.terms.mine.name: nll method.terms.nll"],
-        ),
+        ({"mine": {"name": "nll"}}, ["method.terms.mine.name: nll method.terms.nll"]),
         (
             {"mine": {"name": "no.such:TERM"}},
             ["method.terms.mine.name: 'no.such:TERM' ModuleNotFoundError 'no'"],

@@ -61,10 +61,7 @@ def mixtral(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixtral")
     TinyPolicy(model, GenerationSection(max_new_tokens=S)).save(str(folder))
     loaded, report = MixtralForCausalLM.from_pretrained(
-        folder,
-        dtype=torch.float64,
-        experts_implementation="eager",
-        output_loading_info=True,
+        folder, dtype=torch.float64, experts_implementation="eager", output_loading_info=True
     )
     assert not any(report.values()), report
     return loaded.eval()

@@ -108,11 +108,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     ("name", "content", "message"),
     [
         ("a.parquet", b"PAR1", "Parquet"),
-        (
-            "a.txt",
-            b"{}",
-            ".jsonl .json .csv .gz .parquet",
-        ),
+        ("a.txt", b"{}", ".jsonl .json .csv .gz .parquet"),
         ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "JSON .json"),
         ("a.json", b"{}", "list rows"),
         ("a.json", b'[{"problem": "", "answer": "1"}]', "problem answer"),
@@ -246,11 +242,7 @@ def weighted(tmp_path, method, *weights):
 
 def test_weights_that_leave_0_to_1_are_warned_of_where_a_method_needs_it(tmp_path):
     (warning,) = weighted(tmp_path, "{name: grpo, bounds: apmpo}", 1.5, -0.5)
-    assert warning == (
-        "data.rewards",
-        Says("-0.5 1.5 grpo+apmpo 1"),
-        "warning",
-    )
+    assert warning == ("data.rewards", Says("-0.5 1.5 grpo+apmpo 1"), "warning")
     assert "0 to 1.2" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
     assert "-0.1 to 1" in weighted(tmp_path, "apmpo", 1, -0.1)[0].message
     assert weighted(tmp_path, "apmpo", 0.7, 0.2, 0.1) == [] == weighted(tmp_path, "apmpo")

@@ -71,11 +71,7 @@ def test_a_scheduler_is_a_component_or_milestones():
             "math data.train.data_path",
         ),
         *(
-            (
-                [(f"data.{split}", {"data_path": "x.jsonl"})],
-                "data.task",
-                "countdown data.task math",
-            )
+            ([(f"data.{split}", {"data_path": "x.jsonl"})], "data.task", "countdown data.task math")
             for split in ("train", "validation")
         ),
         ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "{problem}"),
@@ -102,21 +98,9 @@ def test_a_scheduler_is_a_component_or_milestones():
             "grpo.num_generations_per_prompt",
             "advantage 8",
         ),
-        (
-            [("data.numbers", 4)],
-            "policy.generation.max_new_tokens",
-            "data.numbers=4 18",
-        ),
-        (
-            [MATH, ("policy.shape", {"heads": 2})],
-            "policy.shape",
-            "countdown-tiny some/model",
-        ),
-        (
-            [("policy.shape", {"width": 36, "heads": 4})],
-            "policy.shape.heads",
-            "4 36",
-        ),
+        ([("data.numbers", 4)], "policy.generation.max_new_tokens", "data.numbers=4 18"),
+        ([MATH, ("policy.shape", {"heads": 2})], "policy.shape", "countdown-tiny some/model"),
+        ([("policy.shape", {"width": 36, "heads": 4})], "policy.shape.heads", "4 36"),
         (
             [(MODEL, "countdown-tiny-moe"), ("policy.shape", {"heads": 2})],
             "policy.shape",
@@ -169,11 +153,7 @@ def test_what_must_not_be_negative(path):
     ("path", "value", "message"),
     [
         ("engine", "vllm", "'vllm' local nemo_rl"),
-        (
-            "policy.precision",
-            "float16",
-            "'auto' 'float32' 'bfloat16' 'float16'",
-        ),
+        ("policy.precision", "float16", "'auto' 'float32' 'bfloat16' 'float16'"),
         ("policy.device", "tpu", "'cpu' 'cuda' 'mps' 'auto' 'tpu'"),
         ("data.task", "chess", "'chess' countdown math package.module:NAME"),
         ("data.numbers", 1, "2 1"),

@@ -133,10 +133,7 @@ def test_buckets_are_scaled_to_n():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (
-            {"benchmark": "other"},
-            "benchmark=made up .*other",
-        ),
+        ({"benchmark": "other"}, "benchmark=made up .*other"),
         ({"samples": 8}, "samples=4 .*8"),
         ({"ids": ["x", "y"]}, "common"),
     ],

@@ -328,11 +328,7 @@ def broken(folder, name, text):
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 3}\n', "metrics.jsonl 2 JSON"),
         ("metrics.jsonl", '{"reward/mean": 1}\n', "metrics.jsonl 1 step"),
         ("metrics.jsonl", "[1]\n", "1 JSON object"),
-        (
-            "metrics.jsonl",
-            '{"step": 1, "loss": "high"}\n',
-            "1 loss number 'high'",
-        ),
+        ("metrics.jsonl", '{"step": 1, "loss": "high"}\n', "1 loss number 'high'"),
         ("generations.jsonl", "", "`nemo-algos eval`"),
         ("metrics.json", "{", "metrics.json JSON"),
     ],

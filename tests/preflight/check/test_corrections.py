@@ -12,10 +12,7 @@ FP8 = ["policy.generation.vllm_cfg.precision=fp8"]
 ASYNC = ["grpo.async_grpo.enabled=true", "policy.generation.vllm_cfg.async_engine=true"]
 
 CASES = [
-    (
-        [BYPASS, "mismatch.stop_above=0.1"],
-        "mismatch.stop_above: bypass_mode",
-    ),
+    ([BYPASS, "mismatch.stop_above=0.1"], "mismatch.stop_above: bypass_mode"),
     (
         [BYPASS, "grpo.seq_logprob_error_threshold=1.5"],
         "grpo.seq_logprob_error_threshold: bypass_mode rollout_rs",
@@ -24,18 +21,12 @@ CASES = [
         ["rollout_correction.preset=decoupled_geo_rs", f"{WEIGHED}=true"],
         f"{WEIGHED}: rollout_correction",
     ),
-    (
-        ["rollout_correction.preset=bypass_ppo"],
-        "rollout_correction.preset: bypass_ppo_clip",
-    ),
+    (["rollout_correction.preset=bypass_ppo"], "rollout_correction.preset: bypass_ppo_clip"),
     (
         ["rollout_correction.rollout_rs_treshold=1"],
         "rollout_correction.rollout_rs_treshold: rollout_rs_threshold",
     ),
-    (
-        [BYPASS, "method.name=erpo"],
-        "rollout_correction: erpo bypass_mode",
-    ),
+    ([BYPASS, "method.name=erpo"], "rollout_correction: erpo bypass_mode"),
 ]
 
 

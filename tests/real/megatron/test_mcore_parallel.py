@@ -31,12 +31,7 @@ LAYOUTS = (
     Layout(tp=2, dp=2),
     Layout(pp=2, dp=2),
 )
-OF_HIDDEN = (
-    Layout(tp=2),
-    Layout(tp=2, sp=True),
-    Layout(tp=2, pp=2),
-    Layout(tp=2, cp=2),
-)
+OF_HIDDEN = (Layout(tp=2), Layout(tp=2, sp=True), Layout(tp=2, pp=2), Layout(tp=2, cp=2))
 MISSING = (
     (Layout(tp=2), "norms over tensor ranks"),
     (Layout(tp=2, sp=True), "norms over tensor ranks"),

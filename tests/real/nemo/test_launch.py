@@ -97,16 +97,8 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "policy.dtensor_cfg._v2",
             "Megatron",
         ),
-        (
-            ["method={name: spo}"],
-            "method",
-            "forgetting: constant",
-        ),
-        (
-            ["method={name: gdpo}"],
-            "data.train.env_name",
-            "math_multi_reward",
-        ),
+        (["method={name: spo}"], "method", "forgetting: constant"),
+        (["method={name: gdpo}"], "data.train.env_name", "math_multi_reward"),
         (
             ["loss_fn.positive_example_nll_weight=0.1"],
             "loss_fn.positive_example_nll_weight",
@@ -145,11 +137,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "grpo.reward_shaping.enabled",
             "spo",
         ),
-        (
-            ["env.should_use_nemo_gym=true"],
-            "env.should_use_nemo_gym",
-            "NeMo Gym",
-        ),
+        (["env.should_use_nemo_gym=true"], "env.should_use_nemo_gym", "NeMo Gym"),
         (
             ["grpo.async_grpo.enabled=true"],
             "loss_fn.use_importance_sampling_correction",
@@ -165,11 +153,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "loss_fn",
             "truncated_importance_sampling_ratio_min",
         ),
-        (
-            ["loss_fn.reference_policy_kl_penalty=-0.1"],
-            "loss_fn.reference_policy_kl_penalty",
-            "0",
-        ),
+        (["loss_fn.reference_policy_kl_penalty=-0.1"], "loss_fn.reference_policy_kl_penalty", "0"),
         (["loss_fn.reference_policy_kl_type=k4"], "loss_fn.reference_policy_kl_type", "'k1', 'k2'"),
         (
             ["method.name=erpo", "grpo.skip_reference_policy_logprobs_calculation=true"],
