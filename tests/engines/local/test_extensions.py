@@ -84,17 +84,6 @@ def test_an_update_with_terms_is_the_direct_gradient():
     torch.testing.assert_close(step, weights(other) - before, rtol=1e-4, atol=1e-7)
 
 
-def test_entropies_are_asked_for_only_by_terms_that_need_their_gradient():
-    for overrides, asked in (([NLL], 0), ([ENTROPY], 2), ([], 0)):
-        made, calls = trainer(*overrides), []
-        scored = made.policy.logprobs_and_entropy
-        made.policy.logprobs_and_entropy = lambda *args, s=scored, c=calls: (
-            c.append(args) or s(*args)
-        )
-        made.step()
-        assert len(calls) == asked, overrides
-
-
 def test_rows_of_a_term_are_trained_where_their_group_is_flat():
     task = MadeUp(trainers.checked()[0].data, 0)
     task.mixed = 99  # every group is flat, every second one of successes
@@ -103,12 +92,6 @@ def test_rows_of_a_term_are_trained_where_their_group_is_flat():
     rows, _ = trainers.counted(made := trainer(NLL, task=task))
     made.step()
     assert len(rows) == ROWS / 2  # the others are in no term and have no advantage
-
-
-def test_an_entropy_bonus_keeps_the_entropy_up():
-    bonus = "method.terms.entropy.coef=2.0"
-    kept, plain = (update(*more, steps=6)[1]["entropy/exact"] for more in ([bonus], []))
-    assert kept > plain + 0.02
 
 
 def test_a_transformers_model_gives_entropies_with_gradient(tmp_path):
@@ -155,11 +138,6 @@ def test_parts_of_the_reward_come_to_the_method_by_name():
     assert metrics["advantage/std"] > 0
 
 
-def test_rewards_without_names_have_no_parts():
-    _, rollouts = trainer().collect()
-    assert rollouts.reward_parts == {}
-
-
 def refused(*overrides, name="math.yaml"):
     given = ["policy.model_name=a/b", "data.train.data_path=x.jsonl"] if name == "math.yaml" else []
     with pytest.raises(ConfigError) as error:
@@ -199,16 +177,6 @@ def test_weights_are_no_matter_where_a_part_is_read_by_name():
     for more, number in (([], 1), (["method.success_reward=right"], 0)):
         plain = config.load(trainers.CONFIGS / "math.yaml", [*given, *more])
         assert len(judge_by(RULES, plain).warnings) == number  # the weights add up to 2
-
-
-def test_every_mistake_of_the_extensions_at_once():
-    wrong = ["method.terms.nll.cof=1", "method.terms.entrpy.coef=1", "method.mikro=1"]
-    assert refused(*wrong, "grpo.seed=x", name="etr.yaml") == [
-        Says("grpo.seed: integer 'x'"),
-        Says("method.terms.nll.cof: coef"),
-        Says("method.terms.entrpy: 'entrpy' entropy"),
-        Says("method.mikro: micro"),
-    ]
 
 
 def test_a_group_of_one_is_for_what_remembers():
@@ -275,11 +243,3 @@ def test_a_prompt_s_number_does_not_depend_on_the_padding_of_its_batch():
     )
     alone = replace(drawn, prompts=prompts[:1, 2:], prompt_mask=prompts[:1, 2:] > 0)
     assert drawn.prompt_keys()[0] == replace(alone, group=torch.tensor([0])).prompt_keys()[0]
-
-
-def test_without_extensions_a_step_is_what_it_was():
-    """Nothing is drawn, scored or added for them: no memory, no entropies, no terms."""
-    made = trainer()
-    metrics = made.step()
-    assert made.memory == {} and made.needs == frozenset()
-    assert not [k for k in metrics if k.startswith("terms/")]

@@ -44,15 +44,6 @@ def problems(*changes):
     return [(p.path, p.message) for p in error.value.findings]
 
 
-def test_what_the_shipped_config_says():
-    checked = check()
-    batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
-    assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
-    assert checked.policy.threads is None and checked.policy.device == "auto"
-    assert isinstance(checked.policy.scheduler[0], TorchClass)
-    assert check(MATH).data.train.input_key == "problem"
-
-
 def test_a_scheduler_is_a_component_or_milestones():
     step = {"name": "torch.optim.lr_scheduler.StepLR", "kwargs": {"step_size": 3}}
     scheduler = check(("policy.scheduler", [step, step, {"milestones": [7]}])).policy.scheduler
@@ -192,11 +183,6 @@ def test_what_cannot_be_left_out(path):
     with pytest.raises(ConfigError) as error:
         parse(plain)
     assert Finding(path, Says("missing")) in error.value.findings
-
-
-def test_every_problem_at_once():
-    found = problems(("grpo.seed", -1), ("policy.device", "tpu"), ("data.numbers", 9))
-    assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]
 
 
 def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():
