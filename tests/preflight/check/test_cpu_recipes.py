@@ -48,16 +48,6 @@ def test_it_is_sound_with_every_method(name, version):
     }
 
 
-def test_there_are_five():
-    assert {
-        "countdown-1n1g-fsdp.yaml": list(snapshot.VERSIONS),
-        "countdown-1n1g-lora.yaml": list(snapshot.VERSIONS),
-        "countdown-1n1g-megatron.yaml": ["main"],
-        "countdown-1n2g-async.yaml": list(snapshot.VERSIONS),
-        "countdown-1n2g-controller.yaml": ["main"],
-    } == RUNS
-
-
 def test_megatron_has_the_same_optimizer():
     plain = composed("countdown-1n1g-megatron.yaml", "main").plain
     section, fsdp = plain["policy"]["megatron_cfg"], composed("countdown-1n1g-fsdp.yaml", "main")
