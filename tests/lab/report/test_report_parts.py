@@ -12,10 +12,10 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat, training
-from nemo_algos.lab.report.figure import Figure, Line, running_mean
+from nemo_algos.lab.report import cases, differences, evaluation, heat
+from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.groups import groups
-from nemo_algos.lab.report.numbers import format_number, format_signed
+from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
 from nemo_algos.style import COLORS
 
@@ -35,14 +35,6 @@ def test_numbers_are_written_one_way(x, text):
     assert format_number(x) == text
 
 
-def test_signs():
-    assert (format_signed(0.25), format_signed(-0.25), format_signed(0.0)) == (
-        "+0.250",
-        "-0.250",
-        "0",
-    )
-
-
 def test_json_in_a_script_holds_no_markup():
     hostile = {"a": "</script><!--&\u2028\ud800"}
     written = page.environment().from_string("{{ data | tojson }}")
@@ -50,13 +42,6 @@ def test_json_in_a_script_holds_no_markup():
     assert not set("<>&") & set(text) and text.isascii() and json.loads(text) == hostile
     with pytest.raises(ValueError):
         written.render(data=[float("nan")])
-
-
-def test_running_mean_by_hand():
-    y = np.array([1.0, 2.0, 6.0, np.nan, 4.0])
-    assert running_mean(y, 3).tolist() == [1.5, 3, 4, 5, 4]
-    assert running_mean(y[:2], 1).tolist() == [1, 2]
-    assert np.isnan(running_mean(np.full(3, np.nan), 3)).all()
 
 
 def run(label, seed=1, method="grpo", **rest):
@@ -75,34 +60,6 @@ def test_seeds_share_a_group_other_runs_do_not():
     assert many[7].color == COLORS[0] and many[7].dashed and not many[6].dashed
 
 
-def test_a_curve_of_seeds_is_over_the_steps_of_all():
-    steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
-    assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
-
-
-def curve(value, low, high):
-    return {"k": [1, 2], "value": value, "low": low, "high": high}
-
-
-def test_intervals_of_seeds_reach_over_all_ends():
-    one, two = curve([0.2, 0.4], [0.1, 0.3], [0.3, 0.5]), curve([0.4, 0.6], [0.2, 0.5], [0.6, None])
-    assert evaluation.combine([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
-    ks, mean, low, high = evaluation.combine([one, two])
-    assert (ks, low, high[0]) == ([1, 2], [0.1, 0.3], 0.6) and np.isnan(high[1])
-    assert mean == pytest.approx([0.3, 0.5])
-
-
-def test_means_by_difficulty_by_hand():
-    base = {"ids": ["a", "b", "c", "d"], "correct": [0, 2, 3, 8]}
-    tuned = {"ids": ["d", "c", "b", "a"], "per_problem": {"mean": [1.0, 0.5, 0.25, 0.125]}}
-    buckets = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 8.0)]
-    means = evaluation._bucket_means(base, tuned, buckets)
-    assert means[:2] == [0.1875, 0.5] and np.isnan(means[2]) and means[3] == 1
-    assert [evaluation.bucket_name(*b) for b in buckets] == ["0–2", "3–4", "5–6", "7–8"]  # noqa: RUF001
-    few = [(0.0, 0.125), (0.5, 2.0), (2.0, 4.0)]  # compare's of 4 responses
-    assert [evaluation.bucket_name(*b) for b in few] == ["0", "1–2", "3–4"]  # noqa: RUF001
-
-
 @pytest.mark.parametrize("number", [1, 9, 10, 30])
 def test_points_of_many_runs_keep_to_their_bucket(number):
     metrics = {"ids": ["a", "b"], "correct": [0, 8], "per_problem": {"mean": [0.25, 0.75]}}
@@ -116,16 +73,6 @@ def test_points_of_many_runs_keep_to_their_bucket(number):
     ]
     reach = [x - round(x) for line in figure.lines for x in line.x]
     assert max(np.abs(reach)) <= 0.4 and len(set(np.round(reach, 6))) == number
-
-
-def test_a_histogram_of_any_number_of_bins():
-    histogram = {"edges": [0.0, 0.3, 0.6, 1.0], "all": [1, 2, 1], "correct": [0, 0, 0]}
-    one = run("a", evals={"made up": {"histograms": {"tfidf": histogram}}})
-    other = run("b", method="etr", evals={"made up": {}})
-    figure = evaluation._histogram("made up", groups([one, other]), "tfidf", "all")
-    (line,) = figure.lines
-    assert (line.x, line.y) == ([0.0, 0.3, 0.6, 1.0], [0.25, 0.5, 0.25])
-    assert evaluation._histogram("made up", groups([one]), "tfidf", "correct").lines == []
 
 
 def test_a_figures_csv_has_its_numbers(tmp_path):
@@ -175,15 +122,6 @@ def test_evaluations_differ_between_those_that_have_them():
     ]
 
 
-def test_problems_are_spread_over_the_list():
-    ids = [str(i) for i in range(1000)]
-    chosen = cases.spread(ids, 200)
-    assert len(chosen) == 200 and set(chosen) == set(ids[::5])
-    assert sorted(map(int, chosen[:25])) == list(range(0, 1000, 40))
-    assert sorted(cases.spread(ids[:3], 200)) == ["0", "1", "2"]
-    assert cases.spread([], 200) == []
-
-
 @pytest.mark.parametrize(("problems", "gaps", "last"), [(272, {1, 2}, 270), (500, {2, 3}, 497)])
 def test_problems_are_spread_over_a_list_that_200_does_not_divide(problems, gaps, last):
     chosen = sorted(map(int, cases.spread([str(i) for i in range(problems)], 200)))
@@ -215,23 +153,6 @@ def evaluated(folder):
     return LoadedRun("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
 
 
-def test_no_more_responses_are_kept_than_are_shown(tmp_path):
-    folder = folders.evaluation(tmp_path / "math500", problems=12, samples=12)
-    stored = cases.Stored.read(folder, ["p/1", "p/3"])
-    assert {p: len(of) for p, of in stored.verdicts.items()} == {"p/1": 12, "p/3": 12}
-    assert {p: len(of) for p, of in stored.responses.items()} == {"p/1": 8, "p/3": 8}
-    assert len(stored.responses["p/3"][11]["text"]) < 6100  # of 100,000 characters
-
-
-def test_samples_are_chosen_right_and_wrong_in_turn():
-    kinds = ["timeout", *(["wrong"] * 6), *(["right"] * 2), *(["wrong"] * 6)]
-    verdicts = {
-        i: {"status": kind if kind == "timeout" else "ok", "reward": float(kind == "right")}
-        for i, kind in enumerate(kinds)
-    }
-    assert cases.pick_samples(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
-
-
 def test_samples_beyond_the_manifests_number_are_not_counted(tmp_path):
     """Evaluated once with 8 samples, then with 3."""
     folder = folders.evaluation(tmp_path / "math500", problems=4, samples=8)
@@ -254,11 +175,6 @@ def test_of_a_verdict_written_twice_the_last_counts(tmp_path):
     made = cases.cases(groups([evaluated(folder)]))
     first = made["benchmarks"][0]["problems"][0]["runs"][0]
     assert first["responses"][0]["verdict"] == "right" and first["of"] == 8
-
-
-def test_long_texts_keep_both_ends():
-    assert cases.shorten("abcdef", 6) == "abcdef"
-    assert cases.shorten("abcdefghij", 5) == "ab\n[... 5 characters left out ...]\nhij"
 
 
 def test_steps_that_do_not_fit_are_said(monkeypatch):
