@@ -1,4 +1,4 @@
-"""Weights and rejections of another policy's samples, by hand."""
+"""Divergences and rejections of another policy's samples, by hand."""
 
 import math
 

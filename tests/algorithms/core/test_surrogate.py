@@ -1,4 +1,4 @@
-"""The surrogate: gradients, KL estimators, off-policy weights, reductions."""
+"""The surrogate where the golden numbers do not reach: open bounds, clamps, precision, the KLs."""
 
 import math
 

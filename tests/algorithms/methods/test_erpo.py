@@ -1,4 +1,4 @@
-"""ERPO's token advantages: what they depend on, and what must be exactly 0."""
+"""ERPO's token advantages: their moments, what must be exactly 0, what is missing."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Nothing depends on how a batch is ordered, labelled, padded or cut."""
+"""Nothing depends on how a batch is padded or cut, nor on what is empty or inert."""
 
 import pytest
 import torch

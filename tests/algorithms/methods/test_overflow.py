@@ -1,4 +1,4 @@
-"""Log-ratios of +-1e4, NaN and infinities: finite losses, and no gradient where it must be zero."""
+"""Log-ratios of +-1e4, NaN and infinities: finite losses, or errors that say where."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Parts of the reward: GDPO against its direct formula, and pass rates of a named part."""
+"""Parts of the reward: GDPO's weights and masks, and pass rates of a named part."""
 
 from dataclasses import replace
 

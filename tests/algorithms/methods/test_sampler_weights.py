@@ -1,4 +1,4 @@
-"""The sampler's correction of methods with one ratio per response: no weight that length erases."""
+"""The sampler's correction of methods with one ratio per response, and what is said of weights."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Terms beside the surrogate: numbers by hand, gradients of direct formulas, their own counts."""
+"""Terms beside the surrogate: numbers and gradients by hand, their own counts."""
 
 import textwrap
 from dataclasses import replace

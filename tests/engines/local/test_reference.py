@@ -1,4 +1,4 @@
-"""The reference policy: built where one is needed, frozen, and what the penalty pulls to."""
+"""The reference policy: built where one is needed, and frozen."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""sampling: frequencies, what is recorded of a draw, where a response ends."""
+"""sampling: frequencies, filters, the ends of the random numbers, where a response ends."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Pieces of the report: numbers, smoothing, seeds, the choice of what is embedded."""
+"""Pieces of the report: numbers, seeds, the choice of what is embedded."""
 
 import html
 import json
