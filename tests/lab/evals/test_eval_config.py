@@ -52,18 +52,6 @@ def test_a_model_without_a_run_needs_its_name_alone():
     assert said in problems_of(plain({"policy": {"modelname": "m"}}))
 
 
-def test_papers_settings():
-    # QUATRO appendix B: 256 samples, top-p 0.7; ERPO A.3: 16, 0.95, 2048; APMPO 5.1: 0.6
-    def settings(name):
-        sampling = parse_config(config.load(SHIPPED / f"{name}.yaml", ["model.name=m"])).sampling
-        return (sampling.samples, sampling.temperature, sampling.top_p, sampling.max_tokens)
-
-    assert settings("quatro") == (256, 1.0, 0.7, 3072)
-    assert settings("erpo") == (16, 1.0, 0.95, 2048)
-    assert settings("etr") == (32, 1.0, 1.0, 8192)
-    assert settings("apmpo") == (16, 0.6, 1.0, None)
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -151,26 +139,6 @@ def test_the_template_of_the_prompt_alone_needs_no_quotes():
         ["model.name=m", "model.completions={prompt}", "model.extra={k: 1}"],
     )
     assert parse_config(written).model.completions == "{prompt}"
-
-
-@pytest.mark.parametrize(
-    "url", ["http://h/v1", "https://h.org:8/v1/", "http://[::1]:8000/v1", "http://a_b:80"]
-)
-def test_urls(url):
-    assert parse_config(plain({**ENDPOINT, "url": url})).model.url == url
-
-
-def test_all_mistakes_at_once():
-    written = plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1})
-    assert len(problems_of(written)) == 3
-
-
-def test_an_inherited_benchmark_can_be_left_out():
-    ready = parse_config(
-        config.load(SHIPPED / "erpo.yaml", ["model.name=m", "benchmarks.amc23=null"])
-    )
-    assert sorted(ready.chosen) == ["aime24", "aime25", "minerva_math"]
-    assert ready.chosen["minerva_math"].problems == 40
 
 
 @pytest.mark.parametrize(
