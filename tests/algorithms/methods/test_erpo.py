@@ -90,3 +90,12 @@ def test_a_constant_distance_to_the_reference_is_no_process_signal():
         signals = build("erpo").signals(shifted)
         assert signals.metrics["erpo/process_signal"] == 0
         assert (signals.advantages == 0).all()
+
+
+def test_equal_entropies_open_every_gate_halfway():
+    """The gate's z-score is 0: sigmoid(0)."""
+    for seed in range(50):
+        rollouts, old = one_kind_of_response(seed, torch.float32)
+        rollouts = replace(rollouts, entropy=torch.full_like(old, 2.3), ref_logprobs=old.roll(1, 1))
+        metrics = build("erpo").signals(rollouts).metrics
+        assert metrics["erpo/gate"] == 0.5 and metrics["erpo/gate_open_share"] == 0
