@@ -97,8 +97,8 @@ MUTANTS = [
     ),
     # verdicts and measures
     Mutant(VERDICT, " and size.max() < 20 * CLEAN", "", OF_VERDICT),
-    Mutant(VERDICT, "TOKENS, RESPONSES = 200, 8", "TOKENS, RESPONSES = 100, 8", OF_VERDICT),
-    Mutant(VERDICT, "TOKENS, RESPONSES = 200, 8", "TOKENS, RESPONSES = 200, 4", OF_VERDICT),
+    Mutant(VERDICT, "TOKENS = 200", "TOKENS = 100", OF_VERDICT),
+    Mutant(VERDICT, "RESPONSES = 8", "RESPONSES = 4", OF_VERDICT),
     Mutant(
         "nemo_algos/lab/evals/metrics/diversity.py",
         "1 - t + ROUNDING",
