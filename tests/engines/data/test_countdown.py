@@ -62,6 +62,11 @@ def test_wrong_answers(text):
     assert solve(PROBLEM, text) is None
 
 
+def test_a_symbol_does_not_stand_for_the_number_of_its_token():
+    assert TOKEN["+"] == 100  # 10 * 10
+    assert solve(Puzzle((10, 10, 9), 91), "10 * 10 = + , + - 9 = 91 <eos>") is None
+
+
 def test_a_sum_is_itself_turned_round_and_a_difference_is_not():
     problem = Puzzle((1, 2), 3)
     assert solve(problem, "1 + 2 = 3 <eos>") == solve(problem, "2 + 1 = 3 <eos>") is not None
@@ -120,6 +125,23 @@ def test_a_result_may_not_be_left_over():
     assert solve(SOME, "6 + 10 = 16 , 2 - 1 = 1 <eos>") is None  # ends elsewhere
 
 
+def test_solutions_of_some_of_the_numbers_have_every_length():
+    rng, lengths = random.Random(0), []
+    for _ in range(3000):
+        problem, steps = countdown.random_solution(rng, Rules(4, use_all=False))
+        assert len(problem.numbers) == 4 and not problem.use_all
+        assert solution(problem, countdown.encode(steps)) is not None
+        lengths.append(len(steps))
+    shares = [lengths.count(n) / 3000 for n in (1, 2, 3)]
+    assert sum(shares) == 1 and min(shares) > 0.2  # 1/3 each before unusable ones are dropped
+
+
+def test_prompt_and_response_as_text():
+    assert str(PROBLEM) == "6 10 1 > 17"
+    ids = countdown.encode([(1, "+", 10, 11), (11, "+", 6, 17)])
+    assert countdown.decode(ids) == "1 + 10 = 11 , 11 + 6 = 17 <eos>"
+
+
 def test_the_split_does_not_see_the_order_of_the_numbers():
     rng = random.Random(0)
     problems = [countdown.random_solution(rng, Rules())[0] for _ in range(2000)]
@@ -137,3 +159,11 @@ def test_training_and_test_problems_are_apart():
     assert len({(tuple(sorted(p.numbers)), p.target) for p in test}) == len(test) == 128
     assert puzzles.held_out(128, Rules()) == test
     assert puzzles.held_out(10, Rules()) == test[:10]
+
+
+def test_more_test_problems_than_there_are_ends_with_all_of_them():
+    every = [(a, b, c) for a in range(1, 11) for b in range(1, a + 1) for c in range(1, 100)]
+    solvable = [Puzzle((a, b), c) for a, b, c in every if c in (a + b, a - b, a * b)]
+    want = {(b, a, p.target) for p in solvable if puzzles.is_held_out(p) for a, b in [p.numbers]}
+    got = puzzles.held_out(len(want) + 1, Rules(2))
+    assert {(*sorted(p.numbers), p.target) for p in got} == want and len(got) == len(want)

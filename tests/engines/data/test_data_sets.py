@@ -104,6 +104,17 @@ def test_a_conversation_is_asked_and_its_last_answer_is_the_gold(tmp_path, messa
     assert task.prompt(example) == [*before, said] and task.prefix(example) == "1 + 1 ="
 
 
+def test_the_system_message_of_the_config_where_the_row_has_none(tmp_path):
+    own, none = (
+        task_of(
+            tmp_path, {"messages": m, "answer": "2"}, system_prompt="Think.", prompt="{problem}"
+        )
+        for m in ([SYSTEM, USER], [USER])
+    )
+    assert own.prompt(own.train[0]) == [SYSTEM, USER]
+    assert none.prompt(none.train[0]) == [{"role": "system", "content": "Think."}, USER]
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

@@ -42,6 +42,23 @@ def error(path, text, **keys):
     return str(raised.value)
 
 
+def test_pairs_in_the_files_order_blank_lines_left_out(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"problem": "1 + 1", "answer": "2"}\n\n  \n{"problem": "é", "answer": 3}\n',
+        encoding="utf-8",
+    )
+    assert read(path) == [("1 + 1", "2"), ("é", "3")]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
+def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path, separator):
+    path, problem = tmp_path / "a.jsonl", f"one{separator}two"
+    line = json.dumps({"problem": problem, "answer": "3"}, ensure_ascii=False) + "\r\n"
+    path.write_bytes(line.encode())
+    assert read(path) == [(problem, "3")]
+
+
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [

@@ -1,7 +1,7 @@
 """verify_math on the formats of formats.py: what surrounds an answer neither costs nor pays."""
 
 import pytest
-from formats import FORMATS, GOLDS, written
+from formats import FORMATS, GOLDS, TIED, written
 
 from nemo_algos.engines.rewards.math import verify_math
 from nemo_algos.engines.rewards.math.markup import without_markup
@@ -21,6 +21,12 @@ def test_a_format_pays_right_answers_alone(form):
     for gold, right, wrong in GOLDS_OF[form]:
         assert verify_math(written(form, right), gold) == 1
         assert verify_math(written(form, wrong), gold) == 0
+
+
+@pytest.mark.parametrize("form", TIED)
+def test_a_box_that_is_a_part_of_more_is_no_answer(form):
+    for answer in ("42", r"\frac{3}{4}", "2.5"):
+        assert verify_math(written(form, answer), answer) == 0
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,12 @@ def test_percentage_is_its_value(response):
     assert verify_math(response, r"\frac{21}{50}") == 1.0
 
 
+@pytest.mark.parametrize("response", [*PERCENTS, r"\boxed{42}", r"\boxed{0.42}"])
+def test_percentage_gold_takes_all_its_forms(response):
+    assert verify_math(response, r"42\%") == 1.0
+    assert verify_math(response, r"43\%") == 0.0
+
+
 AREA = r"15\mbox{ cm}^2"
 
 

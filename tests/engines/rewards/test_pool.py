@@ -38,6 +38,13 @@ def pid(pool):
     return int(act(pool, ("nap", "0"))[0].reward)
 
 
+def test_verdicts_in_the_order_of_the_responses():
+    with VerifierPool("hostile:act", workers=2) as pool:
+        verdicts = act(pool, *[("echo", str(i / 7)) for i in range(50)])
+    assert verdicts == [Verdict(i / 7, "ok") for i in range(50)]
+    assert pool.counts == Counter(ok=50)
+
+
 def test_scores_come_in_order_while_the_items_are_still_being_made():
     made = []
 
@@ -75,6 +82,33 @@ def test_counts_of_concurrent_calls(pool):
         calls = [threads.submit(act, pool, ("echo", str(i)), ("echo", "0")) for i in range(50)]
         assert [call.result()[0].reward for call in calls] == list(range(50))
     assert pool.counts["ok"] == before + 100
+
+
+def children():
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {int(pid) for task in tasks for pid in task.read_text().split()}
+
+
+def test_starts_only_the_workers_that_are_needed():
+    others = children()
+    with VerifierPool("hostile:act", workers=2) as pool:
+        assert children() == others
+        first = pid(pool)
+        assert pid(pool) == first
+        assert children() - others == {first}
+    assert children() == others
+
+
+def test_workers_run_in_parallel(tmp_path):
+    with VerifierPool("hostile:act", workers=2, deadline=60) as pool:
+        verdicts = act(pool, *[("meet", str(tmp_path))] * 2)
+    assert {str(int(verdict.reward)) for verdict in verdicts} == {*os.listdir(tmp_path)}
+
+
+def test_clocks_of_an_item():
+    with VerifierPool("hostile:act", deadline=60.0) as pool:
+        cpu, wall = act(pool, ("clock", "ITIMER_PROF"), ("clock", "ITIMER_REAL"))
+    assert 50 < cpu.reward < 70 and 500 < wall.reward < 700
 
 
 def test_end_of_the_cpu_time_kills_the_worker_and_the_rest_goes_on():
@@ -161,6 +195,14 @@ def test_too_long_is_not_sent():
         verdicts = pool.score(["echoo", "echo"], ["1", "1"])
     assert verdicts == [Verdict(0.0, "too_long"), Verdict(1.0, "ok")]
     assert pool.counts == Counter(ok=1, too_long=1)
+
+
+def test_score_after_close_starts_again():
+    with VerifierPool("hostile:act") as pool:
+        first = pid(pool)
+        pool.close()
+        assert not Path(f"/proc/{first}").exists()
+        assert pid(pool) != first
 
 
 def test_workers_do_not_import_torch(pool):

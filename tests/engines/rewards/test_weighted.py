@@ -46,6 +46,10 @@ def test_a_function_is_given_what_it_names_in_both_kinds_of_process(score, pool)
     assert here == [not pool] * 2
 
 
+def test_an_async_function_is_awaited_for_all_responses_at_once(score):
+    assert score("slowly", pool=False) == [Verdict(2.0, "ok")] * 2
+
+
 @pytest.mark.parametrize("pool", [True, False])
 def test_an_async_function_may_fail_for_some(score, pool):
     failed, judged = score("odd_later", pool)
