@@ -84,6 +84,17 @@ def test_an_update_with_terms_is_the_direct_gradient():
     torch.testing.assert_close(step, weights(other) - before, rtol=1e-4, atol=1e-7)
 
 
+def test_entropies_are_asked_for_only_by_terms_that_need_their_gradient():
+    for overrides, asked in (([NLL], 0), ([ENTROPY], 2), ([], 0)):
+        made, calls = trainer(*overrides), []
+        scored = made.policy.logprobs_and_entropy
+        made.policy.logprobs_and_entropy = lambda *args, s=scored, c=calls: (
+            c.append(args) or s(*args)
+        )
+        made.step()
+        assert len(calls) == asked, overrides
+
+
 def test_rows_of_a_term_are_trained_where_their_group_is_flat():
     task = MadeUp(trainers.checked()[0].data, 0)
     task.mixed = 99  # every group is flat, every second one of successes
@@ -136,6 +147,11 @@ def test_parts_of_the_reward_come_to_the_method_by_name():
     metrics = trainer(*overrides, task=InParts(trainers.checked()[0].data, 0)).step()
     assert {"gdpo/flat_brief", "gdpo/flat_parity", "reward/brief"} <= metrics.keys()
     assert metrics["advantage/std"] > 0
+
+
+def test_rewards_without_names_have_no_parts():
+    _, rollouts = trainer().collect()
+    assert rollouts.reward_parts == {}
 
 
 def refused(*overrides, name="math.yaml"):

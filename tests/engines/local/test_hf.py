@@ -57,6 +57,19 @@ def test_generated_logprobs_and_entropy_are_the_models(folder, generation_batch_
     assert len(set(map(tuple, drawn.responses()))) > 20  # no two chunks draw the same
 
 
+@pytest.mark.parametrize(
+    "rows", [range(24), [23, 0, 11, 6], [8, 7], [13], [17, 17]], ids=lambda rows: len(rows)
+)
+def test_the_company_of_a_row_does_not_change_its_logprobs(folder, rows):
+    policy = policy_of(folder)
+    drawn = drawn_by(policy)
+    got = policy.logprobs(drawn, torch.tensor(rows))
+    assert got.shape == (len(rows), drawn.mask.shape[1]) and got.requires_grad
+    for values, row in zip(got.detach(), rows, strict=True):
+        close(values[drawn.mask[row]], direct(policy, drawn, row)[0])
+        assert not values[~drawn.mask[row]].any()
+
+
 def gradient(policy, drawn, batches):
     weights = torch.linspace(-1, 1, drawn.mask.numel()).view(drawn.mask.shape)
     policy.model.zero_grad()

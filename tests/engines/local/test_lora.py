@@ -5,9 +5,10 @@ import small_llama
 import torch
 
 from nemo_algos.engines.local.build import _reference
-from nemo_algos.engines.local.hf import HFPolicy
-from nemo_algos.engines.local.lora import load_trained, trainable_state
+from nemo_algos.engines.local.hf import HFPolicy, load_model
+from nemo_algos.engines.local.lora import add_adapters, load_trained, trainable_state
 from nemo_algos.engines.local.prompt_sharing import micro_batches
+from nemo_algos.engines.local.schema import LoraSection
 from nemo_algos.preflight.check.local.judge import parse
 
 PROMPTS, ROWS = [[7, 20, 9], [5, 6, 30, 31]], torch.arange(8)
@@ -96,6 +97,12 @@ def test_a_checkpoint_holds_adapters_and_a_saved_model_has_them_merged(folder, t
 def test_layers_by_name(folder, names, layers):
     policy = policy_of(folder, match_all_linear=False, **names)
     assert len(trainable_state(policy.model)) == 2 * 2 * layers
+
+
+def test_adapters_leave_the_random_numbers_as_they_were(folder):
+    model, before = load_model(small_llama.section(folder)), torch.random.get_rng_state()
+    add_adapters(model, LoraSection(enabled=True))
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_both_ways_to_begin(folder):

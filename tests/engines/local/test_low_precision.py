@@ -6,6 +6,7 @@ from bisect import bisect_left
 from fractions import Fraction
 
 import pytest
+import short_runs
 import small_llama
 import torch
 from short_runs import short_warm_start, train  # noqa: F401
@@ -86,6 +87,37 @@ def test_blocks_with_scales_that_are_powers_of_two(recipe, part, rows, columns):
     assert torch.equal(got.double(), want)
 
 
+@pytest.mark.parametrize("recipe", ["fp8_blockwise", "mxfp8"])
+def test_a_block_whose_largest_is_448_is_not_scaled(recipe):
+    """So that the smallest number of E4M3, 2^-9, stays beside it."""
+    x = torch.tensor([[448.0, 2.0**-9]])
+    assert torch.equal(RECIPES[recipe].activation(x), x)
+    assert torch.equal(RECIPES[recipe].activation(8 * x), 8 * x)
+
+
+def test_scales_of_mx_are_e8m0():
+    for amax in (1.0, 448.0, 449.0, 3e-39, 1e38):
+        x = torch.full((1, 32), amax)
+        exponent = max(math.ceil(math.log2(amax / 448) - 1e-12), -127)
+        scale = 2.0**exponent
+        assert torch.tensor(scale).to(torch.float8_e8m0fnu).float() == scale
+        assert RECIPES["mxfp8"].activation(x)[0, 0] == pytest.approx(amax, rel=2**-4, abs=scale)
+
+
+@pytest.mark.parametrize("part", ["activation", "weight", "gradient"])
+def test_one_scale_of_a_tensor(part):
+    """Current scaling: gradients in E5M2, whose largest is 57344, all else in E4M3."""
+    x = example(5, 9)
+    dtype, largest = (
+        (torch.float8_e5m2, 57344.0) if part == "gradient" else (torch.float8_e4m3fn, 448.0)
+    )
+    scale = torch.tensor(largest) / x.abs().max()
+    want = (x * scale).clamp(-largest, largest).to(dtype).float() * (1 / scale)
+    assert torch.equal(getattr(RECIPES["fp8_current"], part)(x), want)
+    flat = torch.zeros(2, 3)
+    assert torch.equal(getattr(RECIPES["fp8_current"], part)(flat), flat)
+
+
 @pytest.mark.parametrize(("part", "rows"), [("activation", 1), ("weight", 16), ("gradient", 1)])
 def test_the_two_levels_of_nvfp4(part, rows):
     """A block's scale is E4M3, of amax / 6 in units of the tensor's amax / (6 x 448)."""
@@ -160,6 +192,15 @@ def test_a_run_trains_in_it_against_a_sampler_in_float32(tmp_path, recipe):
     steps = [r for r in rows if "mismatch/mean" in r]
     assert len(steps) == 2 and all(math.isfinite(r["grad_norm"]) for r in steps)
     assert all(1e-4 < r["mismatch/mean"] < (0.6 if recipe == "nvfp4" else 0.1) for r in steps)
+
+
+def test_a_resumed_run_is_the_same(tmp_path):
+    asked = ("policy.precision=mxfp8", "checkpointing.save_period=1", "grpo.val_at_end=false")
+    train(tmp_path / "whole", *asked, "grpo.max_num_steps=3")
+    train(tmp_path / "parts", *asked, "grpo.max_num_steps=2")
+    train(tmp_path / "parts", *asked, "grpo.max_num_steps=3")
+    mine, other = (short_runs.weights(tmp_path / name) for name in ("whole", "parts"))
+    assert all(torch.equal(other[name], value) for name, value in mine.items())
 
 
 def test_a_model_of_transformers(tmp_path):

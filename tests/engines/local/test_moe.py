@@ -84,6 +84,22 @@ def test_transformers_has_the_same_logits_and_gradient(model, batch, mixtral):
     close(model.embed.weight.grad, mixtral.model.embed_tokens.weight.grad)
 
 
+@torch.no_grad()
+def test_replayed_experts_are_taken_with_the_routers_own_weights(model, batch):
+    logits, own = model.routed_logits(*batch)
+    replayed, again = model.routed_logits(*batch, own.flip(-1))
+    close(replayed, logits)
+    assert torch.equal(again, own)
+    others = (own + 1) % EXPERTS
+    moved, routers = model.routed_logits(*batch, others)
+    assert ((moved - logits).abs().amax((1, 2)) > 1e-2).all()
+    assert torch.equal(routers[:, :, 0], own[:, :, 0])  # the first layer reads the same
+    x, router = torch.ones(1, 64).double(), model.layers[0].router
+    weights, _ = router(x, torch.tensor([[6, 1]]))
+    assert weights.nonzero()[:, 1].tolist() == [1, 6]
+    close(weights[0, [1, 6]], router.gate(x)[0, [1, 6]].softmax(-1))
+
+
 def policy(replays=False):
     return TinyPolicy(moe(), trainers.UP_TO_12, replays)
 

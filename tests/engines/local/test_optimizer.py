@@ -44,6 +44,24 @@ def test_schedulers_take_over_at_their_milestones_and_step_once_a_batch(schedule
     assert logged == pytest.approx(want)  # the rate of that step, not of the next
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("optimizer", {"name": "torch.optim.AdamWW"}),
+        ("optimizer", {"name": "torch.optimum.AdamW"}),
+        ("optimizer", {"name": "AdamW"}),
+        ("optimizer", {"name": "torch.optim.AdamW", "kwargs": {"rate": 1}}),
+        ("optimizer", {"name": "torch.optim.AdamW", "kwargs": {"lr": -1}}),
+        ("scheduler", [component("NoLR")]),
+        ("scheduler", [component("StepLR", size=3)]),
+        ("scheduler", [WARM, HALVE]),
+    ],
+)
+def test_an_optimizer_that_cannot_be_made_is_an_error_that_names_its_key(key, wrong):
+    with pytest.raises(ValueError, match=rf"^policy\.{key}"):
+        trainers.trainer(**{key: wrong})
+
+
 def test_a_gradient_that_is_not_finite_is_an_error_and_no_update():
     made = trainers.trainer()
     made.policy.model.norm.weight.register_hook(lambda grad: grad * math.inf)

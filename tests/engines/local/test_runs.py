@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import trainers
+from rich.console import Console
 from says import Says
 from short_runs import assert_same_run, metrics, short_warm_start, train, weights  # noqa: F401
 
@@ -22,7 +23,7 @@ from nemo_algos.engines.local import checkpoint, logs, manifest
 from nemo_algos.engines.local import run as running
 from nemo_algos.engines.local.logs import Told, open_folder
 from nemo_algos.engines.local.schema import LoggerSection, Project
-from nemo_algos.engines.local.summary import Record
+from nemo_algos.engines.local.summary import Record, _say
 from nemo_algos.jsonl import lock_folder
 from nemo_algos.preflight.check.local.judge import judge, parse
 
@@ -160,6 +161,12 @@ def test_the_best_is_kept_and_saved_as_a_model(tmp_path, scripted, higher, best)
     assert torch.equal(saved[of], kept["embed.weight"]) and not torch.equal(saved[of], last[of])
 
 
+def test_all_are_kept_where_that_is_asked_for(tmp_path, scripted):
+    train(tmp_path / "run", "checkpointing.keep_top_k=null", "checkpointing.save_period=4")
+    assert sorted(checkpoint.steps(tmp_path / "run" / "checkpoints")) == [4, 8, 12]
+    assert "best" not in summary(tmp_path / "run")
+
+
 def test_of_equal_values_the_later_is_the_better(tmp_path):
     for step in (1, 2, 3, 4):
         checkpoint.save(tmp_path, {"step": step}, None)
@@ -180,6 +187,12 @@ def test_what_is_no_number_is_not_the_best(tmp_path):
     for step, value in enumerate((0.25, float("nan"), 0.5)):
         record.add({"step": step, "reward/mean": value})
     assert record.values() == {0: 0.25, 2: 0.5}
+
+
+def test_accuracy_is_said_where_it_is_not_pass_at_1(capsys):
+    for accuracy, known in ((0.5, False), (0.25, True)):
+        _say(Console(), "-", {"before": {"accuracy": accuracy, "pass@1": 0.5}})
+        assert ("accuracy" in capsys.readouterr().out) == known
 
 
 def test_a_metric_that_training_has_not(tmp_path):

@@ -47,6 +47,17 @@ def test_later_tokens_are_drawn_from_the_model_that_saw_the_earlier_ones():
     assert out.logprobs[stays][:, 1].tolist() == pytest.approx([math.log(want)] * int(stays.sum()))
 
 
+def test_logprob_and_entropy_by_hand():
+    # p = (1/2, 1/4, 1/4) at temperature 1, (2/3, 1/6, 1/6) at 1/2
+    logits = torch.tensor([[math.log(2.0), 0.0, 0.0]]).expand(64, 3)
+    for temperature, p in ((1.0, (1 / 2, 1 / 4)), (0.5, (2 / 3, 1 / 6))):
+        out = draw(logits, temperature=temperature)
+        entropy = -p[0] * math.log(p[0]) - 2 * p[1] * math.log(p[1])
+        assert out.entropy.flatten().tolist() == pytest.approx([entropy] * 64, abs=1e-6)
+        want = [math.log(p[min(t, 1)]) for t in out.tokens.flatten().tolist()]
+        assert out.logprobs.flatten().tolist() == pytest.approx(want, abs=1e-6)
+
+
 def scripted(*columns):
     """Decode with a model that says exactly these tokens; also what it was given."""
     given = []
@@ -71,6 +82,15 @@ def test_a_response_ends_with_its_end_token_and_pads_follow():
     for values in (out.logprobs, out.entropy):
         assert values[~out.mask].tolist() == [0.0] * 5
         assert values.shape == out.mask.shape
+
+
+def test_an_impossible_token_is_never_drawn_and_entropy_stays_finite():
+    inf = math.inf
+    logits = torch.tensor([-inf, 0.0, -inf, 0.0, -inf, -inf]).expand(50_000, 6)
+    tokens, logprob, entropy, drawn_from, kept = sample(logits, rng())
+    assert tokens.unique().tolist() == [1, 3] and kept is None and torch.equal(drawn_from, logprob)
+    assert logprob.unique().tolist() == pytest.approx([-math.log(2)])
+    assert entropy.unique().tolist() == pytest.approx([math.log(2)])
 
 
 @pytest.mark.parametrize("edge", [0.0, 1.0 - 2**-24])

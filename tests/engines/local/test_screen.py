@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
+from nemo_algos.engines.local import screen
 from nemo_algos.engines.local.evaluation import Shown
 from nemo_algos.engines.local.screen import HELD_OUT, SHOWN, Screen
 
@@ -51,6 +52,39 @@ def test_the_table_is_whole_at_80_columns_and_stays():
     ]
     assert rows[0] == ["19", "0.482", "0.00098", "0.00082", "1.07", "1024", "19418", "512"]
     assert any("30/40" in line for line in last)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds that have passed, for each look at the clock."""
+    now = [0.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines_every_10_steps_or_5_seconds_where_there_is_no_terminal(clock):
+    console = seen(False, width=200)
+    with Screen(console, 2, 14) as shown:
+        for step in range(3, 15):
+            clock[0] += 6 if step == 5 else 1
+            shown.step({"step": step, "reward/mean": 0.5})
+    assert console.file.getvalue().splitlines() == [
+        "step 5/14  reward 0.5  0.4 min left",
+        "step 10/14  reward 0.5  0.1 min left",
+        "step 14/14  reward 0.5  0.0 min left",
+    ]
+
+
+def test_an_evaluation_speaks_at_once_and_every_5_seconds(clock):
+    console = seen(False)
+    shown = Screen(console, 0, 3)
+    for _ in shown.track(range(7), "evaluating"):
+        clock[0] += 2
+    assert console.file.getvalue().splitlines() == [
+        "evaluating",
+        "evaluating: 3 of 7 parts done",
+        "evaluating: 6 of 7 parts done",
+    ]
 
 
 @pytest.mark.parametrize(

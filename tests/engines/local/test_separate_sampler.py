@@ -24,6 +24,12 @@ def moe(replays=False):
     return TinyPolicy(model, trainers.UP_TO_12, replays)
 
 
+def test_the_policy_samples_itself_unless_it_trains_in_low_precision():
+    plain, emulated = trainers.trainer(), trainers.trainer("policy.precision=mxfp8")
+    assert plain.sampler is plain.policy
+    assert type(emulated.sampler) is SeparateSampler and emulated.sampler.trained is emulated.policy
+
+
 def test_each_side_says_its_own_probabilities():
     """So E[pi_trainer / pi_sampler] = 1, and E[log] < 0."""
     made = trainers.trainer(kind=trainers.NoisyTrainer)

@@ -59,6 +59,11 @@ def test_a_step_has_its_metrics_and_they_are_finite(method):
     assert len(own) <= 6 and (len(own) > 0) == (method in with_own)
 
 
+def test_without_a_reference_there_is_no_kl_to_it():
+    plain = update(method="grpo")[1]
+    assert set(EVERY_STEP) <= set(plain) and not {"kl/ref", "kl_loss"} & set(plain)
+
+
 def test_a_step_of_flat_groups_alone_is_no_update_and_has_its_metrics():
     task = trainers.MadeUp(DataSection(), 0)
     task.mixed = 99

@@ -1,6 +1,7 @@
 """The embedded engine logs how far its sampler is from its trainer, and stops at the limit."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,17 @@ SMALL = ["grpo.max_num_steps=4", "grpo.max_val_samples=4", "grpo.val_samples_per
 
 def mismatched():
     return trainers.Mismatched(trainers.policy().model, trainers.UP_TO_12)
+
+
+def of(metrics):
+    return {k: v for k, v in metrics.items() if k.startswith("mismatch/")}
+
+
+def test_a_sampler_that_says_half_the_probability_is_log_2_away():
+    metrics = of(trainers.trainer(trained=mismatched()).step())
+    assert metrics.pop("mismatch/nonfinite") == 0 and metrics.pop("mismatch/share_above") == 1
+    assert set(metrics) == {"mismatch/mean", "mismatch/p99", "mismatch/max"}
+    assert list(metrics.values()) == pytest.approx([math.log(2)] * 3, abs=1e-5)
 
 
 def test_beyond_the_limit_nothing_is_trained():

@@ -87,6 +87,31 @@ def test_transformers_has_the_same_gradient(model, batch, llama):
     close(model.norm.weight.grad, llama.model.norm.weight.grad)
 
 
+def gradients(model, prompts, of, responses):
+    logits = model.response_logits(prompts, of, responses)
+    weights = torch.linspace(-1, 2, S) * torch.arange(1, len(of) + 1)[:, None]
+    loss = (weights * token_logprobs(logits, responses)).sum() / len(of)
+    return logits.detach(), torch.autograd.grad(loss, list(model.parameters()))
+
+
+def test_shared_prompts_equal_prompts_of_their_own(model, batch):
+    prompts, of, responses = batch
+    shared, shared_grad = gradients(model, *batch)
+    own, own_grad = gradients(model, prompts[of], torch.arange(len(of)), responses)
+    close(shared, own)
+    for one, other in zip(shared_grad, own_grad, strict=True):
+        close(one, other)
+
+
+def test_a_token_does_not_see_later_ones(model, batch):
+    prompts, of, responses = batch
+    changed = responses.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % V
+    one, other = (model.response_logits(prompts, of, r) for r in (responses, changed))
+    assert torch.equal(one[:, :6], other[:, :6])
+    assert ((one - other)[:, 6:].abs().amax(2) > 1e-3).all()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_generated_logprobs_are_those_of_any_rows(temperature):
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """Token traces: their numbers by hand for every kind of clipping, in a run, and over a resume."""
 
 import json
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -8,7 +9,7 @@ import small_llama
 import torch
 from matrix import some_of
 from short_runs import assert_same_run, short_warm_start, train  # noqa: F401
-from trainers import trainer
+from trainers import checked, trainer
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.rollouts import Rollouts
@@ -60,6 +61,27 @@ def test_where_the_gradient_stops(method, ratio, cut):
     assert tokens["cut"] == cut
     if ratio:
         assert tokens["ratio"] == pytest.approx([exp(x) for x in ratio])
+
+
+def test_the_cut_share_of_a_whole_batch_is_the_metric():
+    """Traced over all rows before the last update: clip/fraction of that update's statistics."""
+    from batches import make
+
+    from nemo_algos.algorithms.core.surrogate import Counts
+    from nemo_algos.algorithms.loss import policy_loss
+
+    batch = make(large=False, dtype=torch.float64)
+    rollouts = replace(batch.rollouts, rewards=(batch.rollouts.rewards > 0.5).double())
+    for name in ("grpo", "gspo", "gmpo", "etr", "erpo", "apmpo"):
+        algorithm = build({"name": name})
+        signals = algorithm.signals(rollouts)
+        counts = Counts.of(rollouts.mask)
+        stats = policy_loss(algorithm, batch.logprobs, rollouts, signals, counts).stats
+        cut = trace.tokens_of(
+            algorithm, rollouts.mask, rollouts.old_logprobs, signals, batch.logprobs
+        )["cut"]
+        share = float(cut[rollouts.mask].double().mean())
+        assert share == pytest.approx(stats.summary()["clip/fraction"]) and share > 0
 
 
 def read(folder):
@@ -142,3 +164,8 @@ def test_text_of_a_transformers_model(tmp_path):
     ids = [small_llama.WORDS.index(word) for word in ("what", "is", "<eos>")]
     assert [policy.decode([i]) for i in ids] == ["what", "is", "<eos>"]
     assert policy.decode(ids) == "what is <eos>" and policy.text(ids) == "what is"
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match=r"logger\.trace_period"):
+        checked("logger.trace_period=-1")

@@ -7,7 +7,9 @@ import small_llama
 from commands import invoke
 from says import Says
 
+from nemo_algos.engines.data.prompts import FILE, TrainedPrompt
 from nemo_algos.engines.local.hf import HFPolicy
+from nemo_algos.lab.evals.benchmarks import load
 
 ROWS = [
     {"chat": [{"role": "user", "content": f"what is {i} + 1"}], "gold": str(i + 1)}
@@ -114,3 +116,23 @@ def test_an_inherited_benchmark_without_a_file_can_be_left_out(trained, tmp_path
     done = invoke("eval", "eval/own.yaml", *given, named, "benchmarks.math=null")
     assert done.exit_code == 0 and (tmp_path / "gsm8k").is_dir()
     assert not (tmp_path / "math").exists()
+
+
+def test_what_lies_beside_the_model(trained, tmp_path):
+    path = trained[0] / "runs" / "exp_001" / "model"
+    found = TrainedPrompt.read(path)
+    assert found.model_dump() == {**WORDED, **KEYS, "rewards": ["operator:eq"]}
+    assert TrainedPrompt.read(tmp_path) is None
+    (tmp_path / FILE).write_text('{"prompt": 3, "code": "x"}')
+    with pytest.raises(ValueError, match="prompt: input should be a valid string"):
+        TrainedPrompt.read(tmp_path)
+
+
+def test_remarks_on_the_answer_follow_the_trained_prompt(tmp_path):
+    row = {"problem": "How fast?", "answer": "4.2", "unit": "m/s"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    trained = TrainedPrompt(prompt="Q: {problem}", system_prompt="Think.", answer_prefix="A:")
+    (problem,) = load("math", str(tmp_path / "a.jsonl"), trained=trained).problems
+    assert problem.prompt == "Q: How fast? Give the answer in m/s, without the unit."
+    assert problem.messages[0] == {"role": "system", "content": "Think."}
+    assert problem.prefix == "A:"

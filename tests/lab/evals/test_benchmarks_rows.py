@@ -66,6 +66,13 @@ def test_files_that_cannot_be_used(tmp_path, name, content, message):
     assert str(raised.value) == Says(message) and "\n" not in str(raised.value)
 
 
+def test_a_folder_holds_a_data_set_or_files_of_a_pattern(tmp_path):
+    with pytest.raises(ValueError, match=rf"^cannot load {tmp_path}: "):
+        load("aime25", str(tmp_path))
+    with pytest.raises(ValueError, match=r"\*test\.bool\.json\*"):
+        load("acpbench_bool", str(tmp_path))
+
+
 def test_a_name_must_be_right():
     with pytest.raises(ValueError, match=r"'aime2' .*aime2[45]"):
         load("aime2", "x.jsonl")

@@ -112,6 +112,12 @@ def test_images_go_along(tmp_path):
     assert text == {"type": "text", "text": "What is it?"}
 
 
+def test_a_prompt_that_is_no_unicode_is_sent():
+    with server(lambda body: (200, completion(body["messages"][0]["content"]))) as (url, _):
+        (found,) = sampled(url, [Problem("a", "\ud800", "")])
+    assert found.response == "\ud800"
+
+
 def counted(usage):
     return {**completion("4"), "usage": usage}
 
@@ -145,6 +151,13 @@ def test_what_is_a_response(reply, text, finish, tokens):
     with server(lambda body: (200, reply)) as (url, seen):
         (found,) = sampled(url)
     assert (found.response, found.finish, found.tokens, len(seen)) == (text, finish, tokens, 1)
+
+
+@pytest.mark.parametrize("choices", [[{"text": None}], [{"finish_reason": "length"}]])
+def test_what_is_an_empty_completion(choices):
+    with server(lambda body: (200, {"choices": choices})) as (url, _):
+        (found,) = sampled(url, completions="{prompt}")
+    assert (found.response, found.refused) == ("", False)
 
 
 CHAT = {"message": {"content": "x"}, "logprobs": {"content": [{"logprob": -0.5}, {"logprob": 0}]}}
@@ -283,6 +296,13 @@ def test_what_ends_an_evaluation_keeps_what_came_before(answer, said, requests):
         with pytest.raises(ValueError, match=said):
             Endpoint(model, SamplingSection()).sample([(p, [0]) for p in PROBLEMS], found.extend)
     assert ([g.response for g in found], len(seen)) == (["x"], 1 + requests)
+
+
+def test_a_busy_server_is_asked_again():
+    replies = iter([(503, {}), (429, {}), (200, completion("x"))])
+    with server(lambda body: next(replies)) as (url, seen):
+        (found,) = sampled(url, retries=5)
+    assert (len(seen), found.response) == (3, "x")
 
 
 def test_a_server_that_is_not_there_is_said():

@@ -142,6 +142,26 @@ def test_the_template_of_the_prompt_alone_needs_no_quotes():
 
 
 @pytest.mark.parametrize(
+    "url", ["http://h/v1", "https://h.org:8/v1/", "http://[::1]:8000/v1", "http://a_b:80"]
+)
+def test_urls(url):
+    assert parse_config(plain({**ENDPOINT, "url": url})).model.url == url
+
+
+def test_all_mistakes_at_once():
+    written = plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1})
+    assert len(problems_of(written)) == 3
+
+
+def test_an_inherited_benchmark_can_be_left_out():
+    ready = parse_config(
+        config.load(SHIPPED / "erpo.yaml", ["model.name=m", "benchmarks.amc23=null"])
+    )
+    assert sorted(ready.chosen) == ["aime24", "aime25", "minerva_math"]
+    assert ready.chosen["minerva_math"].problems == 40
+
+
+@pytest.mark.parametrize(
     ("model", "folder"),
     [
         ({"run": "runs/etr/exp_001"}, "runs/etr/exp_001/eval"),

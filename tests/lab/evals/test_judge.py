@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from completions import completion, server
 from says import Says
@@ -107,3 +108,17 @@ def test_its_keys_are_strict(written, section, said):
     with pytest.raises(ValueError) as error:
         parse_config({**written, "metrics": {"judge": section}})
     assert f"metrics.judge.{said}" in str(error.value)
+
+
+def test_fewer_than_two_right_responses_are_not_asked_about(tmp_path):
+    from collections import Counter
+
+    from nemo_algos.lab.evals.problem import Evaluation, Problem
+    from nemo_algos.lab.evals.schema import Judge
+
+    problems = [Problem(name, "", "") for name in "ab"]
+    ones, rewards = np.ones((2, 2)), np.array([[1.0, 0.0], [0.0, 0.0]])
+    texts = [["x", "y"]] * 2
+    given = Evaluation("m", problems, texts, rewards, [], ones.astype(int), ones, Counter())
+    found = judge.scores(given, Judge(name="j", url="http://127.0.0.1:9/v1"), tmp_path, print)
+    assert np.isnan(found).all()

@@ -83,6 +83,13 @@ def test_samples_do_not_depend_on_what_else_is_asked(run):
     assert sampled(sampler(LocalModel(run=run), seed=1)) != everything
 
 
+def test_temperature_and_top_p_reach_the_policy(run):
+    cold = sampled(sampler(LocalModel(run=run), temperature=1e-4), range(8))
+    narrow = sampled(sampler(LocalModel(run=run), top_p=1e-6), range(8))
+    assert cold == narrow
+    assert len({g.response for g in cold.values() if g.problem == "b"}) == 1
+
+
 def test_a_model_of_transformers_answers_in_its_chat_template(tmp_path):
     section = small_llama.section(small_llama.save(tmp_path))
     of = sampler(LocalModel(policy=section), max_tokens=6)

@@ -130,6 +130,22 @@ def test_a_benchmark_without_answers_has_no_majority_and_no_boxes():
     assert "maj@k" not in out["curves"] and "boxed" not in out["scalars"]
 
 
+def test_an_empty_box_is_the_format_but_no_vote():
+    out = measure(worked_example(answers=[["5", "", None, "7"]]))
+    assert out["scalars"]["boxed"]["value"] == 3 / 4
+    assert out["curves"]["maj@k"]["value"][0] == 1 / 4
+
+
+def test_unknown_token_counts_are_left_out():
+    out = measure(worked_example(tokens=[[10, -1, 20, -1]]))
+    assert out["scalars"]["length/tokens"]["value"] == 15
+    assert out["scalars"]["length/tokens/correct"]["value"] == 15
+    assert out["excluded"]["length/tokens/wrong"] == 1
+    out = measure(worked_example())
+    assert "length/tokens" not in out["scalars"] and out["excluded"]["length/tokens"] == 1
+    assert out["per_problem"]["length/tokens"] == [None]
+
+
 def test_the_order_of_problems_and_of_responses_does_not_matter():
     given, rng = mixed(), np.random.default_rng(1)
     rows, columns = rng.permutation(6), rng.permutation(8)

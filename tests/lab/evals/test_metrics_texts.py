@@ -36,6 +36,11 @@ def words(text):
     return TOKEN.findall(text.lower())
 
 
+def test_equal_texts_are_one_and_all_are_in_order():
+    texts = Texts.of(["b", "a", "b", ""])
+    assert texts.unique == ["", "a", "b"] and texts.index.tolist() == [2, 1, 2, 0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_tfidf_is_scikit_learns_over_all_responses(seed):
     texts = [t for t in made_up(seed) if t]

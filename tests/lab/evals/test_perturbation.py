@@ -74,6 +74,19 @@ def test_one_of_the_marked_tokens_is_replaced_and_the_rest_sampled_anew(tokens, 
     assert min(seen.values()) >= 60 / len(places) / 3
 
 
+def test_equal_entropies_are_marked_by_chance_and_lengths_are_kept_apart():
+    found, policy = perturbed([[1, 2, 3, 4]] * 20, [[0.0] * 4] * 20, tokens="low_entropy")
+    assert {len(tokens) for tokens in found} == {3, 4, 5, 6}
+    assert len(policy.prompts) == 20
+
+
+def test_a_response_is_cut_at_the_limit_and_an_end_alone_stays():
+    rows, entropies = [[1, 2, 3], [END, -1, -1]], [[0.0, 0.0, 9.0], [9.0, 0.0, 0.0]]
+    found, _ = perturbed(rows, entropies, limit=3, tokens="high_entropy")
+    assert found[0][:2] == [1, 2]
+    assert (len(found[0]), found[1]) == (3, [END])
+
+
 def test_the_countdown_model_is_perturbed_alike_every_time_and_ends_within_its_limit(run):  # noqa: F811
     def responses(**more):
         of = sampler(LocalModel(run=run), max_tokens=9, **more)

@@ -266,6 +266,13 @@ def test_where_some_are_refused_what_is_there_is_measured(written):
     assert len(answered) == len(set(answered)) == 24
 
 
+def test_no_number_is_no_json(written, monkeypatch):
+    """A metric that is none would be no JSON: an error, not a file that nothing else reads."""
+    monkeypatch.setattr("nemo_algos.lab.evals.run.measure", lambda *_, **__: {"mean": float("nan")})
+    with server(answer) as (url, _), pytest.raises(ValueError, match="not JSON compliant"):
+        run(written, url)
+
+
 @pytest.fixture(scope="module")
 def evaluation(tmp_path_factory):
     """The folder of an evaluation."""

@@ -176,6 +176,14 @@ def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
     assert len(opened(tmp_path).unverified()) == 2
 
 
+def test_fewer_samples_than_are_stored(tmp_path):
+    judged(tmp_path, verifier="another")
+    fewer = opened(tmp_path, sampling={"samples": 1, "temperature": 1.0})
+    assert len(fewer.unverified()) == 1
+    judge_all(fewer)
+    assert fewer.evaluation(None).rewards.shape == (1, 1)
+
+
 def test_a_picture_is_known_by_what_it_shows(tmp_path):
     def shown(name, content):
         path = tmp_path / name
@@ -193,6 +201,13 @@ def test_a_url_is_no_file(tmp_path, url):
     opened(tmp_path, problems).add([answer("a", 0), answer("a", 1)])
     assert not opened(tmp_path, problems).missing()
     assert opened(tmp_path, [Problem("a", "?", "", (url + "B",))]).missing()
+
+
+def test_what_is_not_known_of_a_response(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
+    judge_all(store)
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan]])
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -247,3 +262,11 @@ def test_log_probs_are_kept_and_belong_to_the_evaluation(tmp_path):
     assert [g.logprobs for g in again.generations.values()] == [[-0.5, -1.25], None]
     with pytest.raises(ValueError, match=r"sampling\.logprobs"):
         opened(tmp_path / "with")
+
+
+def test_a_folder_from_before_log_probs_goes_on(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0)])
+    assert "logprobs" not in (tmp_path / "generations.jsonl").read_text()
+    off = {**MANIFEST["sampling"], "logprobs": False}
+    assert places(opened(tmp_path, sampling=off).missing()) == [("a", [1]), ("b", [0, 1])]

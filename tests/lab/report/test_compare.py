@@ -46,6 +46,16 @@ def test_by_hand():
     json.dumps(out, allow_nan=False)
 
 
+def test_problems_are_paired_by_id():
+    base = result([0, 1, 4], ids=["a", "b", "c"])
+    tuned = result([4, 3, 0, 2], ids=["c", "x", "a", "b"])
+    out = compare(base, tuned)
+    assert out["problems"] == 3 and out["unpaired"] == {"base": 0, "tuned": 1}
+    assert out["mean"]["value"] == exactly(1 / 12)
+    assert compare(tuned, base)["mean"]["value"] == exactly(-1 / 12)
+    assert compare(tuned, base)["unpaired"] == {"base": 1, "tuned": 0}
+
+
 def test_clusters_are_compared_at_equal_settings():
     """2, 0, 1 clusters against 2, 2, 1, paired by id; the other curve's thresholds may differ."""
     base = result([2, 0, 1], ids=["a", "b", "c"])

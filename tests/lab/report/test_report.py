@@ -79,6 +79,15 @@ def test_hostile_responses_close_no_element(html):
     assert first["tokens"][0] == "</script>" and first["tokens"][4] == "\ud800"
 
 
+def test_heat_map_data_are_the_traces(html):
+    heat = embedded(html, "heat-data")
+    assert [run["label"] for run in heat["runs"]] == ["grpo", "grpo2", "etr"]
+    assert [step["step"] for step in heat["runs"][0]["steps"]] == [1, 60]
+    first = heat["runs"][0]["steps"][0]["prompts"][0]["responses"][0]
+    assert first["ratio"][0] == "1.500" and first["low"] == "0.800" and first["cut"][0] == 1
+    assert first["entropy"][-1] == "NaN" and first["advantage"] == "1"
+
+
 def test_every_figure_is_there_as_png_and_csv(written, html):
     named = re.findall(r'<figure id="(.*?)">', html)
     assert {"training_reward", "training_clip_below", "math500_pass_at_k"} <= set(named)
@@ -105,6 +114,18 @@ def test_seeds_are_one_line_with_a_band(written, tmp_path):
     point = points[6]
     assert float(point["value"]) == pytest.approx((first + second) / 2)
     assert [float(point[k]) for k in ("low", "high")] == [min(first, second), max(first, second)]
+
+
+def test_values_that_are_no_numbers_are_counted_and_kept(written, html):
+    assert re.search(r"\b2 values\b", html)  # the mean of the seeds, and etr
+    points = rows(written, "training_grad_norm")
+    assert [p["step"] for p in points if p["value"] == "nan"] == ["30", "30"]
+
+
+def test_only_what_differs_of_the_configs(html):
+    table = html[html.index('<table class="diff">') :]
+    keys = re.findall(r"<tr><th>(.*?)</th>", table[: table.index("</table>")])
+    assert keys == ["key", "grpo.seed", "method.name"]
 
 
 def test_differences_to_the_first_run(written, html):
@@ -197,6 +218,13 @@ def test_ucc_has_a_difference_only_at_equal_settings(unlike):
     cells = row[: row.index("</tr>")].split("<td>")[1:]
     paired = [len(re.findall(r"<small[^>]*>[+-]?[\d.]+ \[", cell)) for cell in cells]
     assert paired == [0, 0, 1]
+
+
+def test_an_evaluation_by_its_folder_or_the_one_above(tmp_path):
+    folders.evaluation(tmp_path / "model" / "math500")
+    (inside,) = read_runs([tmp_path / "model" / "math500"])
+    (above,) = read_runs([tmp_path / "model"])
+    assert inside.evals == above.evals and list(inside.evals) == ["math500"]
 
 
 def test_nemo_rl_logs_have_our_names(tmp_path, no_figures):

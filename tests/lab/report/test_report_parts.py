@@ -12,8 +12,8 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat
-from nemo_algos.lab.report.figure import Figure, Line
+from nemo_algos.lab.report import cases, differences, evaluation, heat, training
+from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
 from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
@@ -44,6 +44,13 @@ def test_json_in_a_script_holds_no_markup():
         written.render(data=[float("nan")])
 
 
+def test_running_mean_by_hand():
+    y = np.array([1.0, 2.0, 6.0, np.nan, 4.0])
+    assert running_mean(y, 3).tolist() == [1.5, 3, 4, 5, 4]
+    assert running_mean(y[:2], 1).tolist() == [1, 2]
+    assert np.isnan(running_mean(np.full(3, np.nan), 3)).all()
+
+
 def run(label, seed=1, method="grpo", **rest):
     config = {"method": {"name": method}, "grpo": {"seed": seed}, "logger": {"log_dir": label}}
     return LoadedRun(label, Path(label), {"config": config}, **rest)
@@ -60,6 +67,34 @@ def test_seeds_share_a_group_other_runs_do_not():
     assert many[7].color == COLORS[0] and many[7].dashed and not many[6].dashed
 
 
+def test_a_curve_of_seeds_is_over_the_steps_of_all():
+    steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
+    assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
+
+
+def curve(value, low, high):
+    return {"k": [1, 2], "value": value, "low": low, "high": high}
+
+
+def test_intervals_of_seeds_reach_over_all_ends():
+    one, two = curve([0.2, 0.4], [0.1, 0.3], [0.3, 0.5]), curve([0.4, 0.6], [0.2, 0.5], [0.6, None])
+    assert evaluation.combine([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
+    ks, mean, low, high = evaluation.combine([one, two])
+    assert (ks, low, high[0]) == ([1, 2], [0.1, 0.3], 0.6) and np.isnan(high[1])
+    assert mean == pytest.approx([0.3, 0.5])
+
+
+def test_means_by_difficulty_by_hand():
+    base = {"ids": ["a", "b", "c", "d"], "correct": [0, 2, 3, 8]}
+    tuned = {"ids": ["d", "c", "b", "a"], "per_problem": {"mean": [1.0, 0.5, 0.25, 0.125]}}
+    buckets = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 8.0)]
+    means = evaluation._bucket_means(base, tuned, buckets)
+    assert means[:2] == [0.1875, 0.5] and np.isnan(means[2]) and means[3] == 1
+    assert [evaluation.bucket_name(*b) for b in buckets] == ["0–2", "3–4", "5–6", "7–8"]  # noqa: RUF001
+    few = [(0.0, 0.125), (0.5, 2.0), (2.0, 4.0)]  # compare's of 4 responses
+    assert [evaluation.bucket_name(*b) for b in few] == ["0", "1–2", "3–4"]  # noqa: RUF001
+
+
 @pytest.mark.parametrize("number", [1, 9, 10, 30])
 def test_points_of_many_runs_keep_to_their_bucket(number):
     metrics = {"ids": ["a", "b"], "correct": [0, 8], "per_problem": {"mean": [0.25, 0.75]}}
@@ -73,6 +108,16 @@ def test_points_of_many_runs_keep_to_their_bucket(number):
     ]
     reach = [x - round(x) for line in figure.lines for x in line.x]
     assert max(np.abs(reach)) <= 0.4 and len(set(np.round(reach, 6))) == number
+
+
+def test_a_histogram_of_any_number_of_bins():
+    histogram = {"edges": [0.0, 0.3, 0.6, 1.0], "all": [1, 2, 1], "correct": [0, 0, 0]}
+    one = run("a", evals={"made up": {"histograms": {"tfidf": histogram}}})
+    other = run("b", method="etr", evals={"made up": {}})
+    figure = evaluation._histogram("made up", groups([one, other]), "tfidf", "all")
+    (line,) = figure.lines
+    assert (line.x, line.y) == ([0.0, 0.3, 0.6, 1.0], [0.25, 0.5, 0.25])
+    assert evaluation._histogram("made up", groups([one]), "tfidf", "correct").lines == []
 
 
 def test_a_figures_csv_has_its_numbers(tmp_path):
@@ -122,6 +167,15 @@ def test_evaluations_differ_between_those_that_have_them():
     ]
 
 
+def test_problems_are_spread_over_the_list():
+    ids = [str(i) for i in range(1000)]
+    chosen = cases.spread(ids, 200)
+    assert len(chosen) == 200 and set(chosen) == set(ids[::5])
+    assert sorted(map(int, chosen[:25])) == list(range(0, 1000, 40))
+    assert sorted(cases.spread(ids[:3], 200)) == ["0", "1", "2"]
+    assert cases.spread([], 200) == []
+
+
 @pytest.mark.parametrize(("problems", "gaps", "last"), [(272, {1, 2}, 270), (500, {2, 3}, 497)])
 def test_problems_are_spread_over_a_list_that_200_does_not_divide(problems, gaps, last):
     chosen = sorted(map(int, cases.spread([str(i) for i in range(problems)], 200)))
@@ -151,6 +205,15 @@ def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
 def evaluated(folder):
     metrics = json.loads((folder / "metrics.json").read_text())
     return LoadedRun("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
+
+
+def test_samples_are_chosen_right_and_wrong_in_turn():
+    kinds = ["timeout", *(["wrong"] * 6), *(["right"] * 2), *(["wrong"] * 6)]
+    verdicts = {
+        i: {"status": kind if kind == "timeout" else "ok", "reward": float(kind == "right")}
+        for i, kind in enumerate(kinds)
+    }
+    assert cases.pick_samples(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
 
 
 def test_samples_beyond_the_manifests_number_are_not_counted(tmp_path):
