@@ -31,8 +31,7 @@ pytestmark = pytest.mark.usefixtures("queue_cluster", "in_process")
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [("etr", "unpacked"), ("erpo", "fused"), ("nll", "unpacked")],
+    ("name", "mode"), [("etr", "unpacked"), ("erpo", "fused"), ("nll", "unpacked")]
 )
 def test_the_queue_trains_what_grpo_train_does(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,8 +69,7 @@ def test_the_queue_trains_what_grpo_train_does(
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "correction"),
-    [("erpo", "fused", None), ("etr", "unpacked", REJECTING)],
+    ("name", "mode", "correction"), [("erpo", "fused", None), ("etr", "unpacked", REJECTING)]
 )
 def test_the_queue_traces_what_grpo_train_does(
     name: str, mode: str, correction: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
