@@ -14,6 +14,7 @@ from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 GLOBAL = "policy.train_global_batch_size"
 PROMPTS = "grpo.num_prompts_per_step"
 GROUP = "grpo.num_generations_per_prompt"
+NOT_IN_A_PROJECT = "/\\#?%:"  # what W&B refuses in a project's name
 
 
 def group_of_one(run: AnyRun) -> Iterator[Finding]:
@@ -23,6 +24,16 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
         reason = "a group of 1 response has no advantage, so nothing would be learned"
         yield error(key, f"{reason}. Set it to 8 or more.")
+
+
+def tracked_project(run: AnyRun) -> Iterator[Finding]:
+    """W&B takes the name of the project."""
+    path = "logger.wandb.project"
+    project = str(run[path] or "")
+    odd = [letter for letter in NOT_IN_A_PROJECT if letter in project]
+    if run["logger.wandb_enabled"] and odd:
+        reason = f"W&B refuses {' '.join(odd)} in a project's name, after the model has loaded"
+        yield error(path, f"{reason}. Write another name; a team's is `logger.wandb.entity`.")
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
