@@ -263,6 +263,6 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     model_fits_task, shape, experts, unread, lora, puzzle,
     support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
-    one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts, tracked_project,
-    unit_rewards, teacher,
+    one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts,
+    tracked_project, unit_rewards, teacher,
 )  # fmt: skip
