@@ -7,6 +7,7 @@ Run it when the shipped one is old: a config's unknown keys are only warnings th
 
 import json
 import lzma
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from nemo_algos.preflight.check.release import SHIPPED, is_grpo, read
 def kept(root: Path) -> dict[str, Any]:
     """What is kept of a checkout: of a config that is not for GRPO the names of its sections."""
     release = read(root)
+    log = ["git", "-C", str(root), "log", "-1", "--format=%cs (%h)"]
+    commit = subprocess.run(log, check=True, capture_output=True, text=True).stdout.strip()
     configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
     return {
-        "name": f"{release.name}, which ships with nemo_algos",
+        "name": f"NeMo-RL of {commit}, which ships with nemo_algos",
         "schema": release.schema,
         "configs": configs,
         "environments": release.environments,

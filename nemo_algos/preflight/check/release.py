@@ -10,7 +10,6 @@ import json
 import lzma
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -188,17 +187,32 @@ def read(root: Path) -> Release:
 
 
 def _name(root: Path) -> str:
-    """Its tag, date and commit where git knows them, else the version that its code says."""
-    command = ["git", "-C", str(root), "log", "-1", "--format=of %cs (%h)%n%D"]
-    git = subprocess.run(command, capture_output=True, text=True)
-    if git.returncode == 0:
-        commit, _, refs = git.stdout.partition("\n")
-        tags = re.findall(r"tag: ([^,\s]+)", refs)
-        return " ".join(["NeMo-RL", *tags, commit])
+    """Its version, and its commit where it is a clone: git's files are read, git is not asked."""
     info = root / "nemo_rl" / "package_info.py"
     text = info.read_text(encoding="utf-8") if info.is_file() else ""
     numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE)
-    return f"NeMo-RL {'.'.join(numbers)}"
+    version = f"NeMo-RL {'.'.join(numbers)}"
+    commit = _commit(root)
+    return f"{version} at commit {commit[:9]}" if commit else version
+
+
+def _commit(root: Path) -> str:
+    """The commit that is checked out, or ""."""
+    git = root / ".git"
+    if git.is_file():  # of a worktree, whose references are the clone's
+        git = root / git.read_text(encoding="utf-8").removeprefix("gitdir: ").strip()
+    head = _text(git / "HEAD")
+    reference = head.removeprefix("ref: ")
+    if reference == head:
+        return head
+    shared = git / _text(git / "commondir")
+    line = rf"^(\w+) {re.escape(reference)}$"
+    packed = re.search(line, _text(shared / "packed-refs"), re.MULTILINE)
+    return _text(shared / reference) or (packed[1] if packed else "")
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 class _Lazy(Mapping[str, Any]):

@@ -174,6 +174,25 @@ def test_a_key_of_another_config_alone_is_a_warning(tmp_path):
     assert finding.severity == "error"
 
 
+def test_its_name_is_read_from_gits_files(tmp_path):
+    """A stranger's clone may name programs that git would run."""
+    releases.write(tmp_path)
+    info = "MAJOR = 0\nMINOR = 8\nPATCH = 1\n"
+    (tmp_path / "nemo_rl" / "package_info.py").write_text(info)
+    assert release.read(tmp_path).name == "NeMo-RL 0.8.1"
+    (tmp_path / ".git" / "refs" / "heads").mkdir(parents=True)
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / ".git" / "packed-refs").write_text(f"# pack-refs\n{'a' * 40} refs/heads/main\n")
+    release.read.cache_clear()
+    assert release.read(tmp_path).name == "NeMo-RL 0.8.1 at commit aaaaaaaaa"
+    (tmp_path / ".git" / "refs" / "heads" / "main").write_text("b" * 40 + "\n")
+    release.read.cache_clear()
+    assert release.read(tmp_path).name == "NeMo-RL 0.8.1 at commit bbbbbbbbb"
+    (tmp_path / ".git" / "HEAD").write_text("c" * 40 + "\n")
+    release.read.cache_clear()
+    assert release.read(tmp_path).name == "NeMo-RL 0.8.1 at commit ccccccccc"
+
+
 def test_which_nemo_rl_it_is(checkout, tmp_path, monkeypatch):
     monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     assert find() is shipped()
