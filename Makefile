@@ -1,4 +1,4 @@
-.PHONY: check test test-long test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly
+.PHONY: check test test-long test-peers test-trl conformance test-nemo test-commits test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -25,6 +25,9 @@ conformance:  ## the tables of tests/real/peers/conformance.md: six frameworks o
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
 	@tests/real/nemo/run.sh
+
+test-commits:  ## drawn commits of NeMo-RL, two releases, ten pull requests: hours, goes on where it was
+	uv run python tests/real/nemo/commits.py
 
 test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment that has it
 	@tests/real/megatron/run.sh

@@ -36,7 +36,8 @@ An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) 
 *Equals* names the code that ours was compared with (of verl 0.9.1, TRL 1.16 or ms-swift 4.6) and
 the largest difference of loss and gradient in float64 (of the gradient alone where the paper's loss
 has another value), over batches with unequal groups, holes, an empty row and a
-[flat group](../glossary.md#flat-group).
+[flat group](../glossary.md#flat-group). Every method is also compared, to 1e-9, with a program that
+was written from the papers without this package (`tests/golden/oracle.py`).
 """
 SETTINGS = """
 ## Corrections for the sampler

@@ -162,27 +162,6 @@ def test_all_errors_at_once_with_path_and_nearest_name():
     ]
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("grpo=3", "grpo: section 3"),
-        ("policy.scheduler=x", "policy.scheduler: list 'x'"),
-        ("policy.max_grad_norm=.inf", "policy.max_grad_norm: finite"),
-        ("policy.device=tpu", "policy.device: 'cpu' 'cuda' 'mps' 'auto'"),
-        ("policy.train_global_batch_size=100", "policy.train_global_batch_size: 100"),
-        ("foo=1", "foo: checkpointing data engine grpo logger loss_fn"),
-    ],
-)
-def test_one_error(override, message):
-    (problem,) = problems(check, override)
-    assert problem == Says(message)
-
-
-def test_what_is_missing():
-    want = ["grpo", "logger", "method", "policy"]
-    assert sorted(problems(parse, {})) == [Says(f"{k}: missing") for k in want]
-
-
 # the others: tests/real/nemo
 LOCAL = sorted(p for p in SHIPPED.glob("*.yaml") if config.read(p).engine == "local")
 
@@ -199,13 +178,6 @@ def test_shipped_configs_parse_and_build(path):
     batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
     updates = checked.grpo.num_update_epochs * batch / checked.policy.train_global_batch_size
     assert updates > 1  # so that clipping bites
-
-
-def test_shipped_configs_differ_in_their_method_only():
-    dapo, clip_high = check(name="dapo.yaml")[1], check(name="clip_high.yaml")[1]
-    assert (dapo.mean, clip_high.mean) == ("token", "sequence")
-    assert dapo.base.params.clip_high == clip_high.base.params.clip_high
-    assert check(name="etr.yaml")[0].policy == check(name="dapo.yaml")[0].policy
 
 
 def test_a_parent_lies_beside_the_file_or_is_shipped(tmp_path):

@@ -138,7 +138,10 @@ def loaded(code):
             "import nemo_algos.engines.data.math_problems\n"
             "from nemo_algos.cli import COMMANDS, load_command\n"
             "for name in COMMANDS:\n    if name != 'verify': load_command(name)\n"
-            "from nemo_algos import build; build({'name': 'erpo', 'bounds': 'etr'})",
+            "import nemo_algos; dir(nemo_algos); lazy = {'Counts', 'Rollouts', 'prompt_key', "
+            "'sequence_mean'}\n"
+            "for name in {*nemo_algos.__all__} - lazy: getattr(nemo_algos, name)\n"
+            "nemo_algos.build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),
         (
@@ -147,6 +150,7 @@ def loaded(code):
             "for name in ('nemo_rl.yaml', 'etr.yaml', 'apmpo.yaml'): check(name, [])",
             [],
         ),
+        ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", []),
         ("import nemo_algos.algorithms.rollouts, nemo_algos.algorithms.golden.verify", ["torch"]),
     ],
 )

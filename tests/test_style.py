@@ -7,12 +7,7 @@ from nemo_algos import style
 
 @pytest.mark.parametrize(
     ("scale", "options"),
-    [
-        ("log", {}),
-        ("log", {"base": 2}),
-        ("symlog", {"linthresh": 0.01}),
-        ("linear", {}),
-    ],
+    [("log", {}), ("log", {"base": 2}), ("symlog", {"linthresh": 0.01}), ("linear", {})],
 )
 @pytest.mark.parametrize("limits", [(0.001, 1000), (0.2, 0.7), (3, 40)])
 def test_no_label_of_an_axis_is_mathtext(scale, options, limits, tmp_path):

@@ -78,9 +78,11 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
     if find_spec("nemo_rl") is None:
         raise _error(NO_NEMO_RL, "engine")
     # nemo_rl, which only its own environments have
-    from nemo_algos.engines.nemo.launch import run
-    from nemo_algos.preflight.check.launcher import compose
-
+    try:
+        from nemo_algos.engines.nemo.launch import run
+        from nemo_algos.preflight.check.launcher import compose
+    except ImportError as error:
+        raise _error(f"the installed NeMo-RL lacks what a run needs: {error}", "engine") from None
     run(compose(merged), Console(highlight=False))
 
 

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from batches import change, close, make
 from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError
 
 NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 1]]).bool()
@@ -88,39 +86,6 @@ def test_rewards_outside_0_1_for_apmpo(block, reward):
     algorithm.signals(rollouts())  # 0 and 1 are inside
 
 
-@pytest.mark.parametrize("missing", ["ref_logprobs", "entropy"])
-def test_combinations_with_erpo_name_what_they_miss(missing):
-    batch = change(make(), **{missing: None})
-    got = refusal(lambda: build({"advantages": "erpo", "bounds": "etr"}).signals(batch.rollouts))
-    assert got == Says(f"erpo+etr {missing} [B, S]")
-    build({"name": "gspo", "bounds": {"name": "erpo", "clip_low": 0.1}}).signals(
-        batch.rollouts
-    )  # its bounds need neither
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"micro": 0.2}, "micro 0.2 clip_base 0.2"),
-        ({"clip_base": 0.05}, "micro 0.1 clip_base 0.05"),
-        ({"clip_base": 0.5, "micro": 0.3, "macro": 0.2}, "clip_base micro macro 1"),
-        ({"micro": -0.1}, "0 -0.1"),
-    ],
-)
-def test_radius_of_etr_stays_inside(params, message):
-    with pytest.raises(ConfigError) as error:
-        build({"name": "etr", **params})
-    (problem,) = error.value.findings
-    assert problem.message == Says(message)
-
-
-def test_rewards_are_kept_in_float64():
-    kept = rollouts(rewards=torch.tensor([0.1, 0.2, 0.3], dtype=torch.float32)).rewards
-    assert kept.dtype == torch.float64
-    close(kept, torch.tensor([0.1, 0.2, 0.3], dtype=torch.float32))
-    assert rollouts(rewards=torch.tensor([True, False, True])).rewards.tolist() == [1, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("rows", "kept"),
     [
@@ -138,10 +103,3 @@ def test_rows(rows, kept):
     assert part.lengths.tolist() == [[2, 0, 2][i] for i in kept]
     assert part.entropy is not None and part.entropy[:, 0].tolist() == [3.0 * i for i in kept]
     assert part.ref_logprobs is None and part.gen_logprobs is None
-
-
-def test_groups_of_any_labels():
-    groups = rollouts().groups
-    assert groups.count.tolist() == [1, 2]
-    assert groups.index.tolist() == [1, 0, 1]
-    assert rollouts().lengths.tolist() == [2, 0, 2]

@@ -8,13 +8,7 @@ import torch
 from cells import ARMS, Cell
 from expected import directions, parts
 from groups import drawn, every
-from measure import (
-    _error,
-    algorithm_of,
-    measured,
-    policies,
-    sampled,
-)
+from measure import _error, algorithm_of, measured, policies, sampled
 from world import WORLDS
 
 from nemo_algos import METHODS, DriverOutput, group_advantages, no_bounds

@@ -53,20 +53,6 @@ def test_the_overview_loads_no_command_and_no_config():
     assert shell(["-c", f"{code}; {loads}"]).stdout.splitlines()[-1] == "[]"
 
 
-def test_no_command_loads_a_large_library_before_it_is_run():
-    large = "('torch', 'scipy', 'transformers', 'matplotlib', 'sklearn')"
-    code = "import sys; from nemo_algos.cli import COMMANDS, load_command\n"
-    code += "list(map(load_command, COMMANDS)); "
-    done = shell(["-c", f"{code}print([m for m in {large} if m in sys.modules])"])
-    assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each(command):
-    done = CliRunner().invoke(app, [command, "--help"])
-    assert done.exit_code == 0 and "Usage: " in done.stdout
-
-
 def test_version_and_module():
     done = shell(["-m", "nemo_algos", "--version"])
     assert (done.returncode, done.stderr) == (0, "")
@@ -132,10 +118,7 @@ def test_the_config_of_train_is_the_first_argument_or_an_option(words):
         ("--resume {file}", "--resume {file}"),
         ("--resume {0}", "{0}"),
         ("--resume {0}/no", "{0}/no"),
-        (
-            "nemo_rl.yaml --resume {0}",
-            "--resume: NeMo-RL checkpointing.checkpoint_dir",
-        ),
+        ("nemo_rl.yaml --resume {0}", "--resume: NeMo-RL checkpointing.checkpoint_dir"),
     ],
 )
 def test_what_train_cannot_start_from(words, said, tmp_path):
@@ -235,11 +218,7 @@ def test_every_shipped_config_is_of_its_folders_command():
 
 
 def test_keys_of_nemo_rl_are_named_as_such():
-    keys = [
-        "logger.swanlab_enabled",
-        "grpo.val_batch_size",
-        "cluster",
-    ]
+    keys = ["logger.swanlab_enabled", "grpo.val_batch_size", "cluster"]
     status, said = ended("train", "etr.yaml", *(f"{key}={{}}" for key in keys))
     assert status == 2
     assert sorted(said) == [Says(f"{key}: NeMo-RL") for key in sorted(keys)]

@@ -1,7 +1,6 @@
 """Shell commands of the docs stand where `make test-docs` finds them, and it sees a wrong one."""
 
 import re
-import runpy
 
 import doc_commands
 import pytest
@@ -122,11 +121,6 @@ def test_a_page_runs_in_its_folder_until_a_block_is_wrong(tmp_path):
     assert "page.md:8: exit status 1\ncat one; cat two | cat\n" in wrong
     assert "1\n" in wrong and "two: No such file" in wrong
     assert sorted(p.name for p in folder.iterdir()) == ["a", "one"]
-
-
-def test_the_site_knows_what_a_block_may_need():
-    hook = runpy.run_path(str(ROOT / "docs" / "hooks" / "pages.py"))
-    assert set(hook["NEEDS"]) == NEEDS | {"fails"}
 
 
 def test_what_is_left_to_ci_is_there():

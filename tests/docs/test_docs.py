@@ -6,11 +6,9 @@ above it on its page, beside the files.
 
 import ast
 import importlib
-import io
 import re
 import runpy
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -110,33 +108,3 @@ def test_a_block_that_fails_is_seen(folder):
     )
     with pytest.raises(AssertionError):
         execute(page, folder)
-
-
-CITED = re.compile(
-    r"(?<![\w/.-])((?:docs|nemo_algos|tests|benchmarks|core|methods|nemo)/[\w./-]+\.(?:md|py|txt)"
-    r"|[A-Z]{3,}\.md|[a-z]+\.txt(?='s))"
-)
-SOURCES = [p for t in ("nemo_algos", "benchmarks", "examples") for p in (ROOT / t).rglob("*.py")]
-
-
-def cited(source):
-    """The files that comments and docstrings name."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    notes = [t.string for t in tokens if t.type == tokenize.COMMENT]
-    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, documented))
-    return set(CITED.findall("\n".join([*notes, *(ast.get_docstring(n) or "" for n in nodes)])))
-
-
-def test_files_that_the_code_cites_exist():
-    bases = (ROOT, ROOT / "nemo_algos", ROOT / "docs")
-    names = {(path.name, name) for path in SOURCES for name in cited(path.read_text())}
-    assert len(names) > 5
-    assert not {(p, name) for p, name in names if not any((b / name).exists() for b in bases)}
-
-
-def test_a_citation_is_seen_in_comments_and_docstrings():
-    source = (
-        '"""See METHODS.md and apmpo.txt\'s eq. 14."""\nX = "docs/no.md"  # docs/methods/etr.md\n'
-    )
-    assert cited(source) == {"METHODS.md", "apmpo.txt", "docs/methods/etr.md"}

@@ -125,16 +125,7 @@ def test_nothing_is_fetched_at_view():
     )  # material asks GitHub for a repo's stars
 
 
-def test_the_citation_is_of_this_version_and_of_the_four_papers():
+def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == nemo_algos.__version__
-    bibtex = (DOCS / "index.md").read_text().replace("{", "").replace("}", "").replace("\\", "")
-    assert f"version = {nemo_algos.__version__}," in bibtex
-    works = [citation, *citation["references"]]
-    assert len(works) == 5
-    for work in works:
-        assert work["title"] in bibtex
-        for author in work["authors"]:
-            person = f"{author.get('family-names')}, {author.get('given-names')}"
-            assert author.get("name", person) in bibtex
+    assert f"version = {{{nemo_algos.__version__}}}" in (DOCS / "index.md").read_text()

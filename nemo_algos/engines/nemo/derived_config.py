@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Section, validate
+from nemo_algos.algorithms.kernel import keep_advantages, token_log_ratio
+from nemo_algos.algorithms.record import TOKEN_INPUTS
+from nemo_algos.config import Section, at, set_at, validate
 
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)
@@ -30,9 +32,26 @@ UNWEIGHTED = {
 }
 
 
+# what the method decides of a base config's other loss or estimator; a user's own is refused
+DECIDED = {
+    "loss_fn.disable_ppo_ratio": False,
+    "loss_fn.use_cispo": False,
+    "loss_fn.positive_example_nll_weight": 0.0,
+    "grpo.normalize_rewards": True,
+}
+
+
 def weighs(algorithm: Algorithm) -> bool:
     """Whether our loss weighs by the sampler: NeMo-RL's takes a sequence ratio's product."""
     return algorithm.correction.active or algorithm.base.method.ratio == "sequence"
+
+
+def is_ratioless(algorithm: Algorithm) -> bool:
+    """Whether nothing of it reads the old policy's log-probs."""
+    method = algorithm.base.method
+    score = algorithm.base.form == "logprob" and method.log_ratio is token_log_ratio
+    plain = score and method.reweight is keep_advantages
+    return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
 
 
 def method_keys(algorithm: Algorithm) -> dict[str, Any]:
@@ -51,7 +70,12 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
     loss = plain["loss_fn"]
     grpo = plain["grpo"]
+    for path, value in DECIDED.items():
+        if at(plain, path) is not None:
+            set_at(plain, path, value)
     loss |= method_keys(algorithm)
+    if loss.get("force_on_policy_ratio") and not is_ratioless(algorithm):
+        loss["force_on_policy_ratio"] = False
     generation = plain["policy"]["generation"]
     if uses_gym(plain.get("env")) and generation["backend"] == "vllm":
         generation["vllm_cfg"] |= SERVED

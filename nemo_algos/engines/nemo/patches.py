@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from nemo_rl.algorithms import advantage_estimator, grpo, opd
+from nemo_rl.algorithms import advantage_estimator, grpo
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -78,6 +78,8 @@ def _limited(estimator: Estimator, master_config: Any) -> Estimator:
 @contextmanager
 def previous_logprobs_skipped() -> Iterator[None]:
     """Within, grpo_train and async_grpo_train ask for no previous log-probs."""
+    from nemo_rl.algorithms import opd
+
     with versions.replace_attributes((opd, "_skip_prev_logprobs", lambda master_config: True)):
         yield
 

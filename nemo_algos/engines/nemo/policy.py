@@ -7,7 +7,8 @@ driver sees only what it reads.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -211,10 +212,33 @@ class DataPlaneProxy(PolicyProxy):
 
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's; logs the method's metrics with the loss's."""
-        results = self._logged(self._policy.train_from_meta(*args, **kwargs))
+        train = self._policy.train_from_meta
+        fields = fetched_fields(train, self._estimator, kwargs)
+        results = self._logged(train(*args, **kwargs | fields))
         if self._due:
             self._trace(self._read, self._estimator.last_rollouts)
         return results
+
+
+def fetched_fields(
+    train: Callable[..., Any], estimator: Estimator, given: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """The argument `train_fields` with the method's columns, where a policy fetches by name.
+
+    given: the arguments by name of the call of train. A NeMo-RL without the argument fetches what
+    `registrations` has added.
+    """
+    parameter = inspect.signature(train).parameters.get("train_fields")
+    if parameter is None:
+        return {}
+    fields = given.get("train_fields", parameter.default)
+    return {"train_fields": tuple(dict.fromkeys((*fields, *_columns(estimator))))}
+
+
+def _columns(estimator: Estimator) -> tuple[str, ...]:
+    """What a method's batches have beside NeMo-RL's columns."""
+    entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
+    return (*columns.names(estimator.algorithm).values(), *entropy)
 
 
 @contextmanager
@@ -230,8 +254,7 @@ def registrations(estimator: Estimator) -> list[tuple[Any, str, Any]]:
     from nemo_rl.data_plane import column_io
     from nemo_rl.models.policy import tq_policy
 
-    entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
-    names = (*columns.names(estimator.algorithm).values(), *entropy)
+    names = _columns(estimator)
     fields = tuple(dict.fromkeys((*tq_policy.DP_TRAIN_FIELDS, *names)))
     aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]

@@ -41,6 +41,7 @@ from nemo_algos.engines.nemo.policy import (
     ENTROPY,
     PolicyProxy,
     columns_registered,
+    fetched_fields,
     registrations,
 )
 from nemo_algos.engines.nemo.trace import Traced
@@ -64,6 +65,11 @@ class StepProxy(PolicyProxy):
         """Keep a chunk's columns [B,S], read and written, and the method's metrics of it."""
         estimator = self._estimator
         self._chunks.append((chunk, written, estimator.last_rollouts, estimator.last_metrics))
+
+    def train_microbatches_from_meta(self, *args: Any, **kwargs: Any) -> Any:
+        """As the policy's, which may fetch the columns by name."""
+        train = self._policy.train_microbatches_from_meta
+        return train(*args, **kwargs | fetched_fields(train, self._estimator, kwargs))
 
     def finish_train_step(self) -> dict[str, Any]:
         """As the policy's, with metrics. Raises FloatingPointError as `Monitor.of`, before it."""
@@ -103,12 +109,16 @@ class ControllerImpl(Stock):
         estimator.sampled = read["generation_logprobs"]
         estimator.entropy = read.pop(ENTROPY, None)
         estimator.masks = (read["token_mask"], read["sample_mask"])
+        bypass = self._algorithm.correction.bypass_mode
+        sampled = {"prev_logprobs": read["generation_logprobs"]} if bypass else {}
+        if sampled:  # before the stage, which may read them, and nobody computes them
+            await self._write(meta, sampled)
         meta, trained = await super()._advantage_stage(meta)
         if trained:
             masked = ["sample_mask"]  # which it may have done
             read |= await self._read(meta, masked + ["advantages"] * self._trainer.traces)
             written = self._written(read)
-            self._trainer.take(read, written)
+            self._trainer.take(read, written | sampled)
             await self._write(meta, written)
         return meta, trained
 
@@ -119,8 +129,6 @@ class ControllerImpl(Stock):
         own = columns.widen(estimator.signals_for(), read["token_mask"].shape)
         for term in (columns.PREFIX + each.key for each in self._algorithm.terms):
             own[term] *= self._divisor(read | masks)
-        if self._algorithm.correction.bypass_mode:
-            own["prev_logprobs"] = read["generation_logprobs"]
         return own | masks
 
     def _divisor(self, data: dict[str, Tensor]) -> Tensor:
@@ -213,7 +221,9 @@ async def _stage(config: Any, actor: Callable[..., Any], args: Any, policy: Any,
         partition_id="train",
     )
     meta, _ = await controller._advantage_stage(meta)
-    policy.train_microbatches_from_meta(meta)
+    fields = getattr(controller, "_train_fields", None)  # of a NeMo-RL that fetches by name
+    named = {"train_fields": fields} if fields else {}
+    controller._trainer.train_microbatches_from_meta(meta, **named)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Weights and rejections of another policy's samples, by hand."""
+"""Divergences and rejections of another policy's samples, by hand."""
 
 import math
 
@@ -11,7 +11,6 @@ from nemo_algos.algorithms.core.importance import (
     importance,
     kept_tokens,
     length_ratio,
-    mean_weight,
 )
 
 NAN, LOG_2, LOG_3 = math.nan, math.log(2.0), math.log(3.0)
@@ -28,38 +27,6 @@ RATIO = gap(OLD, torch.zeros(3, 4).double(), MASK)  # of the tokens 1/2, 1, 2 an
 
 def close(got, want):
     torch.testing.assert_close(got, tensor(want), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("cut", "low", "high", "want"),
-    [
-        (None, 0.0, math.inf, [[0.5, 1, 2, 1], [3, 3, 1, 1]]),
-        ("tis", 0.0, 1.5, [[0.5, 1, 1.5, 1], [1.5, 1.5, 1, 1]]),
-        ("tis", 0.7, 1.5, [[0.7, 1, 1.5, 1], [1.5, 1.5, 1, 1]]),
-        ("icepop", 0.5, 1.5, [[0.5, 1, 0, 1], [0, 0, 1, 1]]),
-        ("icepop", 0.6, 2.0, [[0, 1, 2, 1], [0, 0, 1, 1]]),
-        ("seq-mask-tis", 0.9, 1.1, [[0.5, 1, 2, 1], [0, 0, 0, 0]]),  # geometric means 1 and 3
-        ("seq-mask-tis", 1.1, 4.0, [[0, 0, 0, 0], [3, 3, 1, 1]]),
-    ],
-)
-def test_token_weights(cut, low, high, want):
-    close(importance(RATIO, MASK, "token", cut, low, high)[:2], want)
-
-
-@pytest.mark.parametrize(
-    ("cut", "low", "high", "want"),
-    [
-        (None, 0.0, math.inf, [1, 9]),
-        ("tis", 0.0, 2.0, [1, 2]),
-        ("tis", 1.5, 20.0, [1.5, 9]),
-        ("icepop", 0.5, 2.0, [1, 0]),
-        ("icepop", 2.0, 10.0, [0, 9]),
-        ("seq-mask-tis", 0.5, 3.5, [1, 9]),  # judged by the mean 3, weighted by the product 9
-        ("seq-mask-tis", 0.5, 2.0, [1, 0]),
-    ],
-)
-def test_sequence_weights(cut, low, high, want):
-    close(importance(RATIO, MASK, "sequence", cut, low, high)[:2, 0], want)
 
 
 def test_weights_are_finite_and_carry_no_gradient():
@@ -106,8 +73,3 @@ def test_every_option_must_be_passed_and_bounds_are_inside():
     got = kept_tokens(RATIO, MASK, {"token_k1": (-LOG_2, LOG_2 - 1e-9)})
     assert got.int().tolist() == [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert length_ratio(got, MASK).tolist() == [[1.5], [2.0], [0.0]]
-
-
-def test_means_are_of_tokens_or_of_sequences():
-    assert mean_weight(tensor([[1, 2, 3, 9], [4, 5, 9, 9], [9] * 4]), MASK).item() == 3
-    assert mean_weight(tensor([[1], [4], [9]]), MASK).item() == 2.5

@@ -44,15 +44,6 @@ def test_a_set_in_bytes_by_hand():
     assert unpack(torch.zeros(1, 2, dtype=torch.uint8), 9).all()
 
 
-def test_log_probs_by_hand():
-    # p = (1/2, 1/4, 1/8, 1/8) and {0, 2} kept: 1/8 of 5/8; H = 1.75 log 2 of all
-    logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log().expand(2, 4)
-    kept = torch.tensor([True, False, True, False]).expand(2, 4)
-    got, whole = token_logprobs_and_entropy(logits, torch.tensor([2, 1]), kept=kept)
-    assert got.tolist() == pytest.approx([math.log(0.2), -math.inf])
-    assert whole.tolist() == pytest.approx([1.75 * math.log(2)] * 2)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_gradients_are_those_of_the_direct_formula(temperature):
     """log pi(a) - log sum_kept pi; nothing kept is left out of a set that holds everything."""

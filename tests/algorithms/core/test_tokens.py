@@ -1,7 +1,5 @@
 """Buckets and z-scores over masked tokens against plain loops."""
 
-import statistics
-
 import pytest
 import torch
 from batches import close, make
@@ -32,30 +30,6 @@ def test_bucket_of_token_j_is_jK_over_length(buckets):
     assert pools.count.tolist() == sizes
 
 
-def test_responses_of_a_group_share_its_buckets():
-    groups = Groups.of(torch.tensor([7, 2, 7]))  # 2 is the first group, 7 the second
-    mask, _ = scattered([3, 2, 4], positions=6)
-    pools = Pools.of_buckets(mask, groups, 2)
-    assert pools.spread(torch.arange(4))[mask].tolist() == [2, 2, 3, 0, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_moments_and_zscores_of_each_pool(seed):
-    lengths, labels = [4, 0, 3, 1, 5], [1, 0, 0, 2, 1]
-    mask, values = scattered(lengths, seed)
-    pools = Pools.of_groups(mask, Groups.of(torch.tensor(labels)))
-    ids = [g for g, n in zip(labels, lengths, strict=True) for _ in range(n)]
-    tokens = values[mask].tolist()
-    members = [[v for v, i in zip(tokens, ids, strict=True) if i == g] for g in range(3)]
-    means, stds = [[f(m) for m in members] for f in (statistics.fmean, statistics.pstdev)]
-    close(pools.mean(values), torch.tensor(means, dtype=torch.float64))
-    close(pools.std(values), torch.tensor(stds, dtype=torch.float64))
-    want = [(v - means[i]) / (stds[i] + 1e-6) for v, i in zip(tokens, ids, strict=True)]
-    got = pools.zscore(values)
-    close(got[mask], torch.tensor(want, dtype=torch.float64))
-    assert (got[~mask] == 0).all()
-
-
 def test_zscore_in_float32_keeps_a_small_spread_on_a_large_offset():
     """Two passes: 100 + noise of 0.01."""
     mask, noise = scattered([1000], positions=1200)
@@ -66,44 +40,16 @@ def test_zscore_in_float32_keeps_a_small_spread_on_a_large_offset():
     close(pools.zscore(values)[mask].double(), want, 1e-2)
 
 
-@pytest.mark.parametrize("of", [Pools.of_groups, lambda m, g: Pools.of_buckets(m, g, 3)])
-def test_constant_and_empty_pools_are_0(of):
-    mask, _ = scattered([3, 0])
-    pools = of(mask, Groups.of(torch.tensor([0, 1])))
+@pytest.mark.parametrize("buckets", [1, 2, 3])
+def test_constant_and_empty_pools_are_0(buckets):
+    mask, _ = scattered([3, 1, 0])
+    groups = Groups.of(torch.tensor([0, 1, 2]))
+    pools = (
+        Pools.of_buckets(mask, groups, buckets) if buckets > 1 else Pools.of_groups(mask, groups)
+    )
     values = mask * torch.tensor(0.1, dtype=torch.float64)
     assert (pools.std(values) == 0).all() and (pools.zscore(values) == 0).all()
-    assert pools.mean(values)[-1] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("seed", range(40))
-def test_pools_of_equal_values_are_exactly_0_and_others_are_not_touched_by_it(seed, dtype):
-    """Each pool at random: one value for all its tokens, of any size and sign, or noise."""
-    rng = torch.Generator().manual_seed(seed)
-    rows, buckets = 12, int(torch.randint(1, 5, (), generator=rng))
-    lengths = torch.randint(0, 300, (rows,), generator=rng).tolist()
-    mask, noise = scattered(lengths, seed, positions=320)
-    labels = torch.randint(0, 5, (rows,), generator=rng)
-    pools = Pools.of_buckets(mask, Groups.of(labels), buckets)
-    if buckets == 1:
-        pools = Pools.of_groups(mask, Groups.of(labels))
-    size = 10.0 ** torch.randint(-6, 6, (pools.number,), generator=rng)
-    level = (size * torch.randn(pools.number, generator=rng)).to(dtype)
-    flat = torch.rand(pools.number, generator=rng) < 0.5
-    flat_at = pools.spread(flat).expand_as(mask)
-    values = torch.where(flat_at, pools.spread(level), noise.to(dtype)).where(mask, 0.0)
-    got = pools.zscore(values)
-    assert (pools.std(values)[flat] == 0).all() and (got[flat_at] == 0).all()
-    assert (got[~mask] == 0).all()
-    many = pools.count > 1
-    assert (pools.std(values)[~flat & many] > 0).all()
-    pool_at = pools.spread(torch.arange(pools.number)).expand_as(mask)
-    for pool in (~flat & many).nonzero().flatten():
-        members = values[mask & (pool_at == pool)].double()
-        want = (members - members.mean()) / (members.std(correction=0) + 1e-6)
-        close(
-            got[mask & (pool_at == pool)].double(), want, 1e-5 if dtype == torch.float32 else 1e-11
-        )
+    close(pools.mean(values), 0.1 * (pools.count > 0).double())
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 4, 7, 100])

@@ -8,7 +8,6 @@ from batches import PLAIN, close, make, run
 from says import Says
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.groups import advantages as group_advantages
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
@@ -58,26 +57,6 @@ def refusals(block):
 def test_name_mean_and_needs(block, name, mean, needs):
     algorithm = build(block)
     assert (algorithm.name, algorithm.mean, algorithm.needs) == (name, mean, needs)
-
-
-def test_a_combination_takes_each_component_from_its_method():
-    rollouts = make().rollouts
-    both, erpo, etr = (build(x).signals(rollouts) for x in (ERPO_ETR, "erpo", "etr"))
-    assert (both.advantages == erpo.advantages).all()
-    assert (both.low == etr.low).all() and (both.high == etr.high).all()
-    assert both.metrics == erpo.metrics | etr.metrics
-    assert not both.extras and both.reports.keys() == {"clip_radius"}
-
-
-def test_components_have_their_own_parameters():
-    rollouts = make().rollouts
-    bounds = {"name": "etr", "clip_base": 0.3, "micro": 0, "macro": 0}
-    got = build({"name": "gspo", "bounds": bounds}).signals(rollouts)
-    close(got.high, 0.3)
-    close(got.advantages[:, 0], group_advantages(rollouts.rewards, rollouts.groups))
-    got = build({"name": "etr", "advantages": {"name": "grpo", "advantage_std": "none"}})
-    want = group_advantages(rollouts.rewards, rollouts.groups, "none")
-    close(got.signals(rollouts).advantages[:, 0], want)
 
 
 def test_parameters_beside_the_components_are_the_base_methods():

@@ -1,4 +1,4 @@
-"""Nothing depends on how a batch is ordered, labelled, padded or cut."""
+"""Nothing depends on how a batch is padded or cut, nor on what is empty or inert."""
 
 import pytest
 import torch
@@ -6,11 +6,9 @@ from asked_conflicts import conflicts
 from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_method, make, run
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts, difference
+from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 
-# weighted by length; the batch's empty row is in a group with two best; without rewards
-WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}
 CUTS = ([1, 5, 3, 7], [1] * 16)
 CORRECTED = LossConfig(
     reference_policy_kl_penalty=0.01,
@@ -30,25 +28,6 @@ def same_summary(got, want):
 
 DROPS = {"loss_fn": {}, "grpo": {"use_dynamic_sampling": True}}
 SILENT = {"kl_cov"}  # it pulls at one token
-
-
-@every_method
-def test_order_of_sequences(name):
-    batch, rows = make(), torch.randperm(16, generator=torch.Generator().manual_seed(1))
-    whole, shuffled = run(name, batch), run(name, batch.rows(rows))
-    close(shuffled.value, whole.value)
-    close(shuffled.grad, whole.grad[rows])
-    same_summary(shuffled.stats, whole.stats)
-
-
-@every_method
-def test_labels_of_groups(name):
-    batch = make()
-    names = dict(zip(range(-3, 30, 7), (10**12, -5, 0, 77, 3), strict=True))
-    labels = torch.tensor([names[int(g)] for g in batch.rollouts.group])
-    whole, renamed = run(name, batch), run(name, change(batch, group=labels))
-    close(renamed.value, whole.value)
-    close(renamed.grad, whole.grad)
 
 
 def padded(batch, places):
@@ -114,50 +93,6 @@ def test_data_parallel_ranks_with_added_counts(name):
     close(value, whole.value)
     close(grad, whole.grad)
     same_summary(stats, whole.stats)
-
-
-@every_method
-def test_worker_half_sees_only_its_rows(name):
-    batch, rows = make(), torch.tensor([3, 0, 11, 12])
-    algorithm, mask = build(name), batch.rollouts.mask
-    signals = algorithm.signals(batch.rollouts, {})
-    log_ratio = difference(batch.logprobs, batch.rollouts.old_logprobs, mask, 20.0)
-    whole = algorithm.transform(log_ratio, mask, signals)
-    part = algorithm.transform(log_ratio[rows], mask[rows], signals[rows])
-    for got, want in zip(part, whole, strict=True):
-        got, want = (torch.as_tensor(x, dtype=torch.float64) for x in (got, want))
-        want = want if want.dim() == 0 else want[rows]
-        both_infinite = got.isinf() & (got == want)
-        close(got.masked_fill(both_infinite, 0), want.masked_fill(both_infinite, 0))
-
-
-@every_method
-def test_signals_of_a_cut_group_would_be_wrong(name):
-    """Why they are computed once, over whole groups: a part gives other advantages."""
-    batch, algorithm = make(), build(name)
-    whole = algorithm.signals(batch.rollouts, {}).advantages
-    parts = [algorithm.signals(batch.rollouts[rows], {}) for rows in torch.arange(16).split(4)]
-    moved = (whole - torch.cat([part.advantages for part in parts])).abs().max()
-    assert (float(moved) > 0.01 * float(whole.abs().max())) == (name != "opd")  # of tokens alone
-
-
-@every_method
-def test_empty_row_counts_in_the_reward_statistics_only(name):
-    batch = make()
-    empty = int((batch.rollouts.lengths == 0).nonzero())
-    whole = run(name, batch)
-    rows = torch.tensor([i for i in range(16) if i != empty])
-    signals = build(name).signals(batch.rollouts, {})[rows]
-    without = run(name, batch.rows(rows), signals=signals)
-    close(without.value, whole.value)
-    close(without.grad, whole.grad[rows])
-    assert (whole.grad[empty] == 0).all()
-    rewards = batch.rollouts.rewards.clone()
-    rewards[empty] = 1 - rewards[empty]
-    parts = dict.fromkeys(("right", "brief"), rewards)
-    other = run(name, change(batch, rewards=rewards, reward_parts=parts))
-    moved = float((other.grad - whole.grad).abs().max())
-    assert (moved > 1e-7) == (name not in WITHOUT_EMPTY_ROWS)
 
 
 @every_method

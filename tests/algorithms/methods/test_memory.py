@@ -126,22 +126,6 @@ def test_signals_change_no_memory_that_they_are_given(block):
     assert torch.equal(once.advantages, twice.advantages)
 
 
-@pytest.mark.parametrize("block", REMEMBERING, ids=str)
-def test_the_order_of_sequences_changes_no_memory(block):
-    algorithm, batch = build(block), make().rollouts
-    rows = torch.randperm(16, generator=torch.Generator().manual_seed(3))
-    past = algorithm.signals(make(seed=9).rollouts, {}).memory
-    one, other = algorithm.signals(batch, past), algorithm.signals(batch[rows], past)
-    close(other.advantages, one.advantages[rows])
-    numbers = [torch.tensor(_numbers(s.memory), dtype=torch.float64) for s in (one, other)]
-    close(numbers[1], numbers[0])
-
-
-def _numbers(memory):
-    inner = memory.values() if isinstance(memory, dict) else memory
-    return [x for v in inner for x in (_numbers(v) if isinstance(v, (dict, list)) else [v])]
-
-
 def test_a_memory_must_be_given():
     with pytest.raises(ValueError) as error:
         build("spo").signals(rollouts([1], [1]))

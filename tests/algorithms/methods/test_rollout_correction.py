@@ -199,14 +199,8 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
             {"rollout_is": "token", "rollout_is_threshold": "two"},
             "rollout_correction: rollout_is_threshold 'two' LOW_HIGH",
         ),
-        (
-            {"rollout_is_threshold": 3.0},
-            "rollout_correction: rollout_is_threshold rollout_is",
-        ),
-        (
-            {"rollout_rs": "token_k1"},
-            "rollout_correction: rollout_rs rollout_rs_threshold",
-        ),
+        ({"rollout_is_threshold": 3.0}, "rollout_correction: rollout_is_threshold rollout_is"),
+        ({"rollout_rs": "token_k1"}, "rollout_correction: rollout_rs rollout_rs_threshold"),
         (
             {"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 2.0},
             "rollout_correction: rollout_rs seq_max_k1 seq_max_k3",
@@ -260,15 +254,6 @@ def test_two_policies_are_refused_with_the_reason(method, block, words):
     assert [str(f) for f in error.value.findings] == [Says(f"rollout_correction: {words}")]
 
 
-@every_method
-def test_these_and_no_others_are_refused(name):
-    if name in NOT_TWO:
-        with pytest.raises(ConfigError, match="rollout_correction"):
-            build(name, {"bypass_mode": True})
-    else:
-        assert build(name, {"bypass_mode": True}).correction.bypass_mode
-
-
 def test_one_weighing_by_the_sampler():
     batch, config = hand(), LossConfig(use_importance_sampling_correction=True)
     words = "loss_fn.use_importance_sampling_correction: rollout_correction false"
@@ -290,18 +275,3 @@ def test_what_cannot_be_corrected_is_refused():
     infinite = replace(batch.rollouts, gen_logprobs=sampled)
     with pytest.raises(ValueError, match=r"^1 .*\bsequence 0, position 1\b"):
         algorithm.correct(infinite)
-
-
-def test_nemo_rls_names_are_the_same_computation():
-    """loss_fn.truncated_*: of tis and icepop, what the block does by verl's names."""
-    batch = make(large=False)
-    for kind, low, threshold in (("tis", None, 1.1), ("icepop", 0.9, "0.9_1.1")):
-        config = LossConfig(
-            use_importance_sampling_correction=True,
-            truncated_importance_sampling_type=kind,
-            truncated_importance_sampling_ratio=1.1,
-            truncated_importance_sampling_ratio_min=low,
-        )
-        old = batch_loss("grpo", batch.logprobs, batch.rollouts, config)[0]
-        block = {"rollout_is": "token", "rollout_is_threshold": threshold}
-        close(batch_loss(build("grpo", block), batch.logprobs, batch.rollouts)[0], old)

@@ -120,10 +120,7 @@ def test_the_system_message_of_the_config_where_the_row_has_none(tmp_path):
     [
         ([SYSTEM], "row 1 user"),
         ([], "row 1 user"),
-        (
-            [{"role": "tool", "content": "x"}],
-            "row 1 0 role list",
-        ),
+        ([{"role": "tool", "content": "x"}], "row 1 0 role list"),
         ([{"role": "user"}], "row 1 0 content list"),
         (["hello"], "row 1 0 list"),
     ],

@@ -107,11 +107,7 @@ def test_a_broken_line_is_named_by_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "keys", "message"),
     [
-        (
-            '{"problm": "q", "answer": "1"}',
-            {},
-            "row 1 'problem' problm",
-        ),
+        ('{"problm": "q", "answer": "1"}', {}, "row 1 'problem' problm"),
         (
             '{"question": "q", "answer": "1"}\n{"question": "q"}',
             {"input_key": "question"},

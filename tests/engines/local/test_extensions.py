@@ -105,12 +105,6 @@ def test_rows_of_a_term_are_trained_where_their_group_is_flat():
     assert len(rows) == ROWS / 2  # the others are in no term and have no advantage
 
 
-def test_an_entropy_bonus_keeps_the_entropy_up():
-    bonus = "method.terms.entropy.coef=2.0"
-    kept, plain = (update(*more, steps=6)[1]["entropy/exact"] for more in ([bonus], []))
-    assert kept > plain + 0.02
-
-
 def test_a_transformers_model_gives_entropies_with_gradient(tmp_path):
     folder = small_llama.save(tmp_path)
     policy = HFPolicy(small_llama.section(folder), torch.device("cpu"))
@@ -201,16 +195,6 @@ def test_weights_are_no_matter_where_a_part_is_read_by_name():
         assert len(judge_by(RULES, plain).warnings) == number  # the weights add up to 2
 
 
-def test_every_mistake_of_the_extensions_at_once():
-    wrong = ["method.terms.nll.cof=1", "method.terms.entrpy.coef=1", "method.mikro=1"]
-    assert refused(*wrong, "grpo.seed=x", name="etr.yaml") == [
-        Says("grpo.seed: integer 'x'"),
-        Says("method.terms.nll.cof: coef"),
-        Says("method.terms.entrpy: 'entrpy' entropy"),
-        Says("method.mikro: micro"),
-    ]
-
-
 def test_a_group_of_one_is_for_what_remembers():
     one = ["grpo.num_generations_per_prompt=1", "policy.train_global_batch_size=8"]
     parse(config.load(trainers.CONFIGS / "spo.yaml", one))
@@ -275,11 +259,3 @@ def test_a_prompt_s_number_does_not_depend_on_the_padding_of_its_batch():
     )
     alone = replace(drawn, prompts=prompts[:1, 2:], prompt_mask=prompts[:1, 2:] > 0)
     assert drawn.prompt_keys()[0] == replace(alone, group=torch.tensor([0])).prompt_keys()[0]
-
-
-def test_without_extensions_a_step_is_what_it_was():
-    """Nothing is drawn, scored or added for them: no memory, no entropies, no terms."""
-    made = trainer()
-    metrics = made.step()
-    assert made.memory == {} and made.needs == frozenset()
-    assert not [k for k in metrics if k.startswith("terms/")]

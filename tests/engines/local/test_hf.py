@@ -57,12 +57,6 @@ def test_generated_logprobs_and_entropy_are_the_models(folder, generation_batch_
     assert len(set(map(tuple, drawn.responses()))) > 20  # no two chunks draw the same
 
 
-def test_one_seed_one_draw(folder):
-    policy = policy_of(folder)
-    one, same, other = (drawn_by(policy, seed).tokens.tolist() for seed in (1, 1, 2))
-    assert one == same != other
-
-
 @pytest.mark.parametrize(
     "rows", [range(24), [23, 0, 11, 6], [8, 7], [13], [17, 17]], ids=lambda rows: len(rows)
 )

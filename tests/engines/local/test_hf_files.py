@@ -32,11 +32,7 @@ def test_a_saved_model_has_the_same_logits_and_tokenizer(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lacks", "message"),
-    [
-        ("template", "chat_template: {folder}"),
-        ("pad", "pad_token: {folder}"),
-    ],
+    ("lacks", "message"), [("template", "chat_template: {folder}"), ("pad", "pad_token: {folder}")]
 )
 def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, message):
     lacking = small_llama.tokenizer(pad_token=None if lacks == "pad" else "<pad>")

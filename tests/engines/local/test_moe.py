@@ -4,8 +4,8 @@ import pytest
 import torch
 import trainers
 
-from nemo_algos.engines.local.schema import SHAPES, TINY_MOE, GenerationSection, Shape
-from nemo_algos.engines.local.tiny import Tiny, hf_config
+from nemo_algos.engines.local.schema import SHAPES, TINY_MOE, GenerationSection
+from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy, token_logprobs
 
 P, L, G, S, V, K, EXPERTS = 3, 6, 4, 12, 110, 2, 8
@@ -61,10 +61,7 @@ def mixtral(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixtral")
     TinyPolicy(model, GenerationSection(max_new_tokens=S)).save(str(folder))
     loaded, report = MixtralForCausalLM.from_pretrained(
-        folder,
-        dtype=torch.float64,
-        experts_implementation="eager",
-        output_loading_info=True,
+        folder, dtype=torch.float64, experts_implementation="eager", output_loading_info=True
     )
     assert not any(report.values()), report
     return loaded.eval()
@@ -87,13 +84,6 @@ def test_transformers_has_the_same_logits_and_gradient(model, batch, mixtral):
     close(model.embed.weight.grad, mixtral.model.embed_tokens.weight.grad)
 
 
-def test_config_for_transformers_is_mixtrals():
-    config = hf_config(SHAPES[TINY_MOE])
-    keys = ("model_type", "intermediate_size", "num_local_experts", "num_experts_per_tok")
-    assert [config[k] for k in keys] == ["mixtral", 48, 8, 2]
-    assert "num_local_experts" not in hf_config(Shape())
-
-
 @torch.no_grad()
 def test_replayed_experts_are_taken_with_the_routers_own_weights(model, batch):
     logits, own = model.routed_logits(*batch)
@@ -112,20 +102,6 @@ def test_replayed_experts_are_taken_with_the_routers_own_weights(model, batch):
 
 def policy(replays=False):
     return TinyPolicy(moe(), trainers.UP_TO_12, replays)
-
-
-@pytest.mark.parametrize("replays", [True, False])
-def test_the_sampler_is_the_trainer_but_for_rounding(replays):
-    made = policy(replays)
-    drawn = made.generate([[1, 2, 3], [4, 5, 6]], 8, torch.Generator().manual_seed(0))
-    assert drawn.routed_experts.shape == (16, 3 + drawn.tokens.shape[1] - 1, 2, K)
-    for rows in (torch.arange(16), torch.tensor([5, 2, 5])):
-        with torch.no_grad():
-            logprobs, entropy, experts = made.score(drawn, rows)
-        mask = drawn.mask[rows]
-        close(logprobs[mask], drawn.gen_logprobs[rows][mask])
-        close(entropy[mask], drawn.entropy[rows][mask])
-        assert torch.equal(experts, drawn.routed_experts[rows])
 
 
 def test_replay_keeps_the_samplers_experts_while_the_weights_move():

@@ -1,4 +1,4 @@
-"""The optimizer and NeMo-RL's list of schedulers: rates by step, and errors that name their key."""
+"""The optimizer and NeMo-RL's list of schedulers: rates by step, and what ends training."""
 
 import math
 

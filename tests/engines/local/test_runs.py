@@ -211,14 +211,8 @@ KNOWN = "accuracy pass@1 pass@4 distinct"
     [
         ([f"{METRIC}=accuracy"], f"{METRIC}: 'accuracy' val:NAME train:NAME"),
         ([f"{METRIC}=val:x"], f"{METRIC}: x {KNOWN}"),
-        (
-            [f"{METRIC}=val:accuracy"],
-            f"{METRIC}: accuracy grpo.val_period",
-        ),
-        (
-            [*EVERY_3, "checkpointing.enabled=false"],
-            f"{METRIC}: checkpointing.enabled",
-        ),
+        ([f"{METRIC}=val:accuracy"], f"{METRIC}: accuracy grpo.val_period"),
+        ([*EVERY_3, "checkpointing.enabled=false"], f"{METRIC}: checkpointing.enabled"),
         ([f"{STOP}=accuracy"], f"{STOP}: threshold"),
         (
             [f"{STOP}=pass@64", "grpo.stop_at_validation_threshold=1", "grpo.val_period=1"],

@@ -44,15 +44,6 @@ def problems(*changes):
     return [(p.path, p.message) for p in error.value.findings]
 
 
-def test_what_the_shipped_config_says():
-    checked = check()
-    batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
-    assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
-    assert checked.policy.threads is None and checked.policy.device == "auto"
-    assert isinstance(checked.policy.scheduler[0], TorchClass)
-    assert check(MATH).data.train.input_key == "problem"
-
-
 def test_a_scheduler_is_a_component_or_milestones():
     step = {"name": "torch.optim.lr_scheduler.StepLR", "kwargs": {"step_size": 3}}
     scheduler = check(("policy.scheduler", [step, step, {"milestones": [7]}])).policy.scheduler
@@ -71,11 +62,7 @@ def test_a_scheduler_is_a_component_or_milestones():
             "math data.train.data_path",
         ),
         *(
-            (
-                [(f"data.{split}", {"data_path": "x.jsonl"})],
-                "data.task",
-                "countdown data.task math",
-            )
+            ([(f"data.{split}", {"data_path": "x.jsonl"})], "data.task", "countdown data.task math")
             for split in ("train", "validation")
         ),
         ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "{problem}"),
@@ -102,21 +89,9 @@ def test_a_scheduler_is_a_component_or_milestones():
             "grpo.num_generations_per_prompt",
             "advantage 8",
         ),
-        (
-            [("data.numbers", 4)],
-            "policy.generation.max_new_tokens",
-            "data.numbers=4 18",
-        ),
-        (
-            [MATH, ("policy.shape", {"heads": 2})],
-            "policy.shape",
-            "countdown-tiny some/model",
-        ),
-        (
-            [("policy.shape", {"width": 36, "heads": 4})],
-            "policy.shape.heads",
-            "4 36",
-        ),
+        ([("data.numbers", 4)], "policy.generation.max_new_tokens", "data.numbers=4 18"),
+        ([MATH, ("policy.shape", {"heads": 2})], "policy.shape", "countdown-tiny some/model"),
+        ([("policy.shape", {"width": 36, "heads": 4})], "policy.shape.heads", "4 36"),
         (
             [(MODEL, "countdown-tiny-moe"), ("policy.shape", {"heads": 2})],
             "policy.shape",
@@ -169,11 +144,7 @@ def test_what_must_not_be_negative(path):
     ("path", "value", "message"),
     [
         ("engine", "vllm", "'vllm' local nemo_rl"),
-        (
-            "policy.precision",
-            "float16",
-            "'auto' 'float32' 'bfloat16' 'float16'",
-        ),
+        ("policy.precision", "float16", "'auto' 'float32' 'bfloat16' 'float16'"),
         ("policy.device", "tpu", "'cpu' 'cuda' 'mps' 'auto' 'tpu'"),
         ("data.task", "chess", "'chess' countdown math package.module:NAME"),
         ("data.numbers", 1, "2 1"),
@@ -212,11 +183,6 @@ def test_what_cannot_be_left_out(path):
     with pytest.raises(ConfigError) as error:
         parse(plain)
     assert Finding(path, Says("missing")) in error.value.findings
-
-
-def test_every_problem_at_once():
-    found = problems(("grpo.seed", -1), ("policy.device", "tpu"), ("data.numbers", 9))
-    assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]
 
 
 def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():

@@ -1,4 +1,4 @@
-"""What a person sees: at 80 columns whole, in a pipe a line at a time, never what a model obeys."""
+"""What a person sees: at 80 columns whole, and never what a model has written as an order."""
 
 import io
 import re

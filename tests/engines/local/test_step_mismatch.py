@@ -36,16 +36,6 @@ def test_a_sampler_that_says_half_the_probability_is_log_2_away():
     assert list(metrics.values()) == pytest.approx([math.log(2)] * 3, abs=1e-5)
 
 
-def test_one_implementation_is_its_own_sampler():
-    assert of(trainers.trainer("mismatch.threshold=1e-4").step()) == {
-        "mismatch/nonfinite": 0,
-        "mismatch/share_above": 0,
-        "mismatch/mean": pytest.approx(0, abs=1e-6),
-        "mismatch/p99": pytest.approx(0, abs=1e-5),
-        "mismatch/max": pytest.approx(0, abs=1e-5),
-    }
-
-
 def test_beyond_the_limit_nothing_is_trained():
     made = trainers.trainer("mismatch.stop_above=0.6", trained=mismatched())
     before = trainers.weights(made)

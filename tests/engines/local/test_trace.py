@@ -63,18 +63,6 @@ def test_where_the_gradient_stops(method, ratio, cut):
         assert tokens["ratio"] == pytest.approx([exp(x) for x in ratio])
 
 
-def test_bounds_and_advantages_are_the_methods():
-    assert traced(name="grpo")["advantage"] == pytest.approx([1, 1, -1, -1], abs=1e-5)
-    assert traced(name="grpo")["low"] == [0.8] * 4 and traced(name="grpo")["high"] == [1.2] * 4
-    # radius = .2 + .1 tanh(A) + .1 * 4 * .5 * .5, A = +-1
-    radius = [0.3 + 0.1 * x for x in (0.76159, 0.76159, -0.76159, -0.76159)]
-    assert traced(name="etr")["high"] == pytest.approx([1 + r for r in radius], abs=1e-5)
-    assert traced(name="gmpo")["low"] == pytest.approx([exp(-0.4)] * 4)
-    assert traced(name="quatro")["high"] == [torch.inf] * 4
-    flat = traced(name="grpo", rewards=(1.0, 1.0))
-    assert flat["advantage"] == [0] * 4 and flat["cut"] == [False] * 4
-
-
 def test_the_cut_share_of_a_whole_batch_is_the_metric():
     """Traced over all rows before the last update: clip/fraction of that update's statistics."""
     from batches import make

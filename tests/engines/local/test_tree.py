@@ -157,9 +157,7 @@ def small(responses, prompts=((5, 6),), group=None):
 def test_what_responses_begin_with_alike_is_there_once_and_last_tokens_are_not():
     of = small([[7, 8, 9], [7, 8, 3], [7, 4], [1]])
     grown = forest(of, torch.arange(4), torch.zeros(4, dtype=torch.long))
-    assert rows_of_text(grown) == [
-        [(5, [5]), (6, [5, 6]), (7, [5, 6, 7]), (8, [5, 6, 7, 8])],
-    ]
+    assert rows_of_text(grown) == [[(5, [5]), (6, [5, 6]), (7, [5, 6, 7]), (8, [5, 6, 7, 8])]]
     assert grown.positions.tolist() == [[0, 1, 2, 3]]
     assert grown.tokens.tolist() == [1, 7, 4, 8, 3, 9]
     assert grown.column.tolist() == [1, 1, 2, 2, 3, 3]  # what each of these follows

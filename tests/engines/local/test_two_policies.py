@@ -90,14 +90,8 @@ def test_no_forward_for_old_log_probs(two, wanted, monkeypatch):
             [*block(rollout_is="token"), "loss_fn.use_importance_sampling_correction=true"],
             "loss_fn.use_importance_sampling_correction: rollout_correction",
         ),
-        (
-            block(preset="decoupled_geo"),
-            "rollout_correction.preset: decoupled_geo_rs",
-        ),
-        (
-            [*block(bypass_mode="true"), "method.name=m2po"],
-            "rollout_correction: m2po bypass_mode",
-        ),
+        (block(preset="decoupled_geo"), "rollout_correction.preset: decoupled_geo_rs"),
+        ([*block(bypass_mode="true"), "method.name=m2po"], "rollout_correction: m2po bypass_mode"),
     ],
 )
 def test_refusals(overrides, found):

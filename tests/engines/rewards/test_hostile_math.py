@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hostile_answers import BOXED, HOSTILE, SLOW
+from hostile_answers import HOSTILE, SLOW
 
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 
@@ -25,11 +25,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 def children():
     tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     return {int(pid) for task in tasks for pid in task.read_text().split()}
-
-
-def test_the_set_is_large_and_boxes_are_within_what_is_read():
-    assert len(HOSTILE) >= 50 and {*ENDLESS} < {*SLOW} < {*HOSTILE}
-    assert all(len(HOSTILE[name]) <= 512 for name in BOXED)
 
 
 @pytest.fixture(scope="module")

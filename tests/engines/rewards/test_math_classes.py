@@ -58,10 +58,7 @@ T_e \approx 300\ \mathrm{K}
     "1<x<3": ("(1,3)\n3>x>1\nx \\in (1,3)", "1,3\n[1,3]\n3\\ge x>1"),
     r"-\frac12<m<0": (r"0>m>-\frac12", "0\\ge m>-\\frac12\n-\\frac12, 0"),
     "|x|<2": ("-2<x<2\n(-2,2)", "-2\\le x\\le 2\n-2, 2"),
-    r"(-\infty,-3)\cup(-3,5]": (
-        r"x\le 5, x\ne -3",
-        "x\\le 5\nx\\le 5, x\\ne 3\nx<5, x\\ne -3",
-    ),
+    r"(-\infty,-3)\cup(-3,5]": (r"x\le 5, x\ne -3", "x\\le 5\nx\\le 5, x\\ne 3\nx<5, x\\ne -3"),
     "27": (
         r"""\begin{aligned} 27 \end{aligned}
 \begin{array}{c} 27 \end{array}

@@ -84,10 +84,6 @@ def test_counts_of_concurrent_calls(pool):
     assert pool.counts["ok"] == before + 100
 
 
-def test_one_worker_stays_warm_between_calls(pool):
-    assert pid(pool) == pid(pool)
-
-
 def children():
     tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     return {int(pid) for task in tasks for pid in task.read_text().split()}
@@ -199,10 +195,6 @@ def test_too_long_is_not_sent():
         verdicts = pool.score(["echoo", "echo"], ["1", "1"])
     assert verdicts == [Verdict(0.0, "too_long"), Verdict(1.0, "ok")]
     assert pool.counts == Counter(ok=1, too_long=1)
-
-
-def test_empty_batch(pool):
-    assert pool.score([], []) == []
 
 
 def test_score_after_close_starts_again():

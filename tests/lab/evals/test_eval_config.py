@@ -52,18 +52,6 @@ def test_a_model_without_a_run_needs_its_name_alone():
     assert said in problems_of(plain({"policy": {"modelname": "m"}}))
 
 
-def test_papers_settings():
-    # QUATRO appendix B: 256 samples, top-p 0.7; ERPO A.3: 16, 0.95, 2048; APMPO 5.1: 0.6
-    def settings(name):
-        sampling = parse_config(config.load(SHIPPED / f"{name}.yaml", ["model.name=m"])).sampling
-        return (sampling.samples, sampling.temperature, sampling.top_p, sampling.max_tokens)
-
-    assert settings("quatro") == (256, 1.0, 0.7, 3072)
-    assert settings("erpo") == (16, 1.0, 0.95, 2048)
-    assert settings("etr") == (32, 1.0, 1.0, 8192)
-    assert settings("apmpo") == (16, 0.6, 1.0, None)
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [

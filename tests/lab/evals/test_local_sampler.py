@@ -83,15 +83,6 @@ def test_samples_do_not_depend_on_what_else_is_asked(run):
     assert sampled(sampler(LocalModel(run=run), seed=1)) != everything
 
 
-def test_responses_are_text_and_know_how_they_ended(run):
-    found = sampled(sampler(LocalModel(run=run), max_tokens=3), range(64)).values()
-    assert {g.finish for g in found} == {"stop", "length"}
-    for g in found:
-        words = g.response.split()
-        assert all(word in countdown.VOCABULARY for word in words)
-        assert g.tokens == len(words) + (g.finish == "stop") <= 3
-
-
 def test_temperature_and_top_p_reach_the_policy(run):
     cold = sampled(sampler(LocalModel(run=run), temperature=1e-4), range(8))
     narrow = sampled(sampler(LocalModel(run=run), top_p=1e-6), range(8))
@@ -123,14 +114,3 @@ def test_what_is_not_there_is_said(run, tmp_path):
         asked(sampler(run), [(Problem("a", "1 2 3 > 6 :", "", ("x",)), [0])])
     with pytest.raises(ValueError, match=r"does not know 'What'"):
         asked(sampler(run), [(Problem("a", "What is it?", ""), [0])])
-
-
-def test_countdown_verifier():
-    verify = countdown.verify
-    assert verify("1 + 10 = 11 , 11 + 6 = 17", "6 10 1 > 17") == 1.0
-    assert verify("6 + 10 = 16 , 16 + 1 = 17", "6 10 1 > 17") == 1.0
-    assert verify("6 + 10 = 16 , 16 + 1 = 17 ,", "6 10 1 > 17") == 0.0
-    assert verify("6 + 10 = 17 , 17 * 1 = 17", "6 10 1 > 17") == 0.0
-    assert verify("6 + 11 = 17", "6 10 1 > 17") == 0.0
-    assert verify("what is this", "6 10 1 > 17") == 0.0
-    assert verify("", "6 10 1 > 17") == 0.0

@@ -1,7 +1,5 @@
 """measure: the worked example of docs/benchmarks.md, what is left out, orders of no effect."""
 
-import json
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_algos.lab.evals.metrics import Bootstrap, load, measure
-from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
 from nemo_algos.lab.evals.problem import Evaluation, Problem
 from nemo_algos.lab.evals.schema import Measure
 
@@ -85,33 +82,6 @@ def test_the_worked_example():
     assert sum(out["histograms"]["tfidf"]["correct"]) == 3
 
 
-def test_thresholds_change_the_clusters():
-    out = measure(worked_example(), Measure(thresholds=[0.01, 0.8, 1.0]))
-    # all three have a comma, so a little in common
-    assert values(out, "clusters_by_threshold") == {"0.01": 1, "0.8": 2, "1.0": 3}
-    assert out["ucc_by_threshold"]["1.0"]["value"] == exactly([0.75, 1.5, 3])
-    assert out["ucc_by_threshold"]["0.8"] == out["curves"]["ucc@k"]
-    strict = measure(worked_example(), Measure(ucc_threshold=1.0))
-    assert strict["scalars"]["ucr"]["value"] == 3 / 4
-
-
-@pytest.mark.parametrize(
-    ("similarity", "threshold", "clusters"),
-    [
-        ("jaccard", 0.88, 2),
-        ("jaccard", 0.89, 3),
-        ("edit", 0.9, 2),
-        ("edit", 0.91, 3),
-        ("rouge_l", 0.92, 2),
-        ("rouge_l", 0.93, 3),
-    ],
-)
-def test_clusters_by_another_similarity(similarity, threshold, clusters):
-    """The first two: 8 of 9 tokens are in both, 1 edit of 10, 6 words in order of 7 and 6."""
-    out = measure(worked_example(), Measure(ucc_similarity=similarity, ucc_threshold=threshold))
-    assert out["per_problem"]["clusters"] == [clusters]
-
-
 def test_what_is_measured_of_mixed_verdicts():
     """Lengths and similarities by plain loops, and how many problems had none."""
     given = mixed()
@@ -176,14 +146,6 @@ def test_unknown_token_counts_are_left_out():
     assert out["per_problem"]["length/tokens"] == [None]
 
 
-def test_one_response_each():
-    """No pair anywhere; all that needs none is there, and it is JSON."""
-    out = measure(evaluation([["a"], ["b"]], [[1], [0]]))
-    assert out["curves"]["pass@k"]["k"] == [1] and out["curves"]["ucc@k"]["value"] == [0.5]
-    assert out["excluded"]["similarity/tfidf"] == 2 and out["excluded"]["self_bleu"] == 2
-    json.dumps(out, allow_nan=False)
-
-
 def test_the_order_of_problems_and_of_responses_does_not_matter():
     given, rng = mixed(), np.random.default_rng(1)
     rows, columns = rng.permutation(6), rng.permutation(8)
@@ -230,13 +192,6 @@ def test_identities_of_a_whole_evaluation():
     for curve in ("pass@k", "pass^k", "best@k"):
         assert curves[curve]["value"][0] == exactly(np.mean(out["correct"]) / n)
     assert curves["best@k"]["value"] == exactly(curves["pass@k"]["value"])
-
-
-@pytest.mark.parametrize(
-    ("n", "want"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])]
-)
-def test_powers_of_two(n, want):
-    assert powers_of_two(n) == want
 
 
 class Fake:
@@ -293,14 +248,6 @@ def test_intervals_by_a_plain_bootstrap():
     )
 
 
-def test_two_problems_have_the_interval_of_their_two_values():
-    """Of 0 and 1 the resampled means are 0, 1/2, 1/2, 1: the ends are the values themselves."""
-    got = Bootstrap(["a", "b"], 2000, 0).interval(np.array([0.0, 1.0]))
-    assert got == {"value": 0.5, "low": 0.0, "high": 1.0}
-    got = Bootstrap(["a", "b"], 2000, 0).interval(np.array([0.0, np.nan]))
-    assert got == {"value": 0.0, "low": None, "high": None}
-
-
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -321,10 +268,3 @@ def test_settings_that_cannot_be(settings, match):
 def test_nothing_sampled_is_refused():
     with pytest.raises(ValueError, match=r" 1 and 0$"):
         measure(evaluation([[]], np.zeros((1, 0))))
-
-
-def test_no_torch_is_loaded():
-    modules = "nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare"
-    code = f"import {modules}, sys; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -224,17 +224,11 @@ BROKEN = [
     ({"entropy": [0.1]}, "entropy [1] [2 3]"),
     ({"weights_version": [1, 2, 3]}, "weights_version [3] [2] [2 3]"),
     ({"mask": [[0, 0, 0]] * 2}, "mask"),
-    (
-        {"sampler_logprobs": [[0.5] * 3] * 2},
-        "sampler_logprobs 0",
-    ),
+    ({"sampler_logprobs": [[0.5] * 3] * 2}, "sampler_logprobs 0"),
     ({"tokens": [["a"] * 3] * 2}, "tokens <U1"),
     ({"mask": [[np.nan] * 3] * 2}, "mask"),
     ({"step": []}, "step [0] []"),
-    (
-        {"weights_version": [4, np.nan]},
-        "weights_version NaN 2^53",
-    ),
+    ({"weights_version": [4, np.nan]}, "weights_version NaN 2^53"),
 ]
 
 
@@ -278,11 +272,7 @@ VERL = {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 3}
             json.dumps(VERL).encode() + b"\n",
             f"{{}}: {LACKS} gts input output score step verl " + SAVED % "batch.batch",
         ),
-        (
-            "completions_00001.parquet",
-            b"",
-            "{} .npz .jsonl .pt TRL " + SAVED % "inputs",
-        ),
+        ("completions_00001.parquet", b"", "{} .npz .jsonl .pt TRL " + SAVED % "inputs"),
     ],
 )
 def test_a_file_of_another_kind_is_told_what_to_be(tmp_path, name, content, sentence):

@@ -70,8 +70,7 @@ def test_weights_that_change_within_responses_are_unknown_and_have_a_place(folde
 
 
 @pytest.mark.parametrize(
-    "precision, seed, every",
-    some_of(product(("float32", "bfloat16"), (0, 1), (1, 2, 4)), 3),
+    "precision, seed, every", some_of(product(("float32", "bfloat16"), (0, 1), (1, 2, 4)), 3)
 )
 def test_old_weights_of_some_responses_are_nothing_else(folders, precision, seed, every):
     """Asynchronous rollouts without updates in flight: several hypotheses fit to rounding."""
@@ -187,15 +186,6 @@ def test_what_no_hypothesis_explains_has_no_name(folders):
 
 
 @pytest.mark.long
-def test_what_explains_a_part_is_a_candidate(folders):
-    arrays = dump(MODEL, change=lambda z: z / 0.6).arrays()
-    noise = 0.1 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
-    arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + noise, 0)
-    found = examine([from_arrays(arrays)], folders[0])
-    assert names(found) == [] and found.near("sampler")[0][0] == "temperature"
-
-
-@pytest.mark.long
 def test_what_the_numbers_alone_prove_stands_where_the_model_explains_nothing(folders):
     """Of exchanged responses those of four tokens are not recognized one by one."""
     rollouts = small.sampled(MODEL)
@@ -297,13 +287,6 @@ def test_an_adapter_that_is_none_is_refused_in_a_sentence(tmp_path, tensors, set
     with pytest.raises(ValueError) as error:
         lora(tmp_path, Network(MODEL, None))
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
-
-
-def test_an_adapter_adds_its_scaled_product(tmp_path):
-    save_file(RIGHT, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps(SETTINGS))
-    (added,) = lora(tmp_path, Network(MODEL, None)).values()
-    assert torch.equal(added, torch.full((32, 32), 8.0))
 
 
 @pytest.mark.parametrize("temperature", some_of([0.6, 1.0], 1))

@@ -124,10 +124,7 @@ CASES = {
         ),
     ),
     "norms": (change_of(forward.norm_eps, eps=1e-2), lambda: with_config(rms_norm_eps=1e-2)),
-    "nvfp4": (
-        change_of(weights.quantized_weights, format="nvfp4"),
-        lambda: with_weights(nvfp4),
-    ),
+    "nvfp4": (change_of(weights.quantized_weights, format="nvfp4"), lambda: with_weights(nvfp4)),
     "int8": (
         change_of(weights.quantized_weights, format="int8 per channel"),
         lambda: with_weights(int8),

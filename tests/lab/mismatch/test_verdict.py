@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from nemo_algos.engines.mismatch.dump import from_arrays
-from nemo_algos.lab.mismatch.causes import CAUSES
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 ROWS, LENGTH = 32, 24
@@ -110,11 +109,6 @@ def test_noise_has_no_name(noise, seed):
     assert verdict.verdict == "unknown" and verdict.candidates and not verdict.causes
 
 
-def test_the_same_numbers_and_rounding_are_clean():
-    for noise in (0, 1e-6):
-        assert diagnose([from_arrays(numbers(noise=noise))]).verdict == "clean"
-
-
 @pytest.mark.parametrize("off, verdict", [(19e-4, "clean"), (21e-4, "unknown")])
 def test_one_token_that_is_off_by_20_times_the_mean_is_not_clean(off, verdict):
     arrays = numbers(noise=0)
@@ -176,7 +170,3 @@ def test_several_files_are_one_sample():
     halves = [{k: v[part] for k, v in arrays.items()} for part in (slice(16), slice(16, None))]
     one, two = diagnose([from_arrays(arrays)]), diagnose([from_arrays(half) for half in halves])
     assert one.numbers() == two.numbers()
-
-
-def test_every_cause_has_its_texts():
-    assert all(text.title and text.next_step for text in CAUSES.values())

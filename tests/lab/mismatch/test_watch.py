@@ -160,10 +160,3 @@ def test_the_page_stands_alone(hot, tmp_path):
     assert "default-src 'none'" in html and "src=" not in html.replace("default-src=", "")
     assert "&lt;script&gt;.npz" in html
     assert len(html) < 400_000
-
-
-def test_a_wrong_file_ends_in_one_line(tmp_path):
-    result = CliRunner().invoke(app, ["mismatch", str(tmp_path / "no.npz")])
-    assert result.exit_code == 2
-    assert result.output == Says(f"{tmp_path / 'no.npz'}")
-    assert result.output.count("\n") == 1

@@ -3,7 +3,6 @@
 import csv
 import json
 
-import folders
 import numpy as np
 import pytest
 from says import Says
@@ -82,12 +81,3 @@ def test_responses_that_are_not_there_are_said(tmp_path):
     with pytest.raises(ValueError) as error:
         responses(side(tmp_path, ["p"], [1]), "p")
     assert str(error.value) == Says("1 p eval")
-
-
-def test_a_stored_evaluation(tmp_path):
-    folder = folders.evaluation(tmp_path / "math500", samples=8)
-    measured = json.loads((folder / "metrics.json").read_text())
-    made = matrix("m", "m", "rouge_l", [Side("a", measured, folder), Side("b", measured, folder)])
-    assert made is not None and made.lines[1].values.shape == (8, 8)
-    chosen = measured["ids"][measured["correct"].index(max(measured["correct"]))]
-    assert f"problem {chosen} " in made.caption and "every run" in made.caption

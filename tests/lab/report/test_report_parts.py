@@ -1,4 +1,4 @@
-"""Pieces of the report: numbers, smoothing, seeds, the choice of what is embedded."""
+"""Pieces of the report: numbers, seeds, the choice of what is embedded."""
 
 import html
 import json
@@ -12,10 +12,10 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
+from nemo_algos.lab.report import cases, differences, evaluation, heat, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
-from nemo_algos.lab.report.numbers import format_number, format_signed
+from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
 from nemo_algos.style import COLORS
 
@@ -33,14 +33,6 @@ INF = float("inf")
 )
 def test_numbers_are_written_one_way(x, text):
     assert format_number(x) == text
-
-
-def test_signs():
-    assert (format_signed(0.25), format_signed(-0.25), format_signed(0.0)) == (
-        "+0.250",
-        "-0.250",
-        "0",
-    )
 
 
 def test_json_in_a_script_holds_no_markup():
@@ -78,14 +70,6 @@ def test_seeds_share_a_group_other_runs_do_not():
 def test_a_curve_of_seeds_is_over_the_steps_of_all():
     steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
     assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
-
-
-def test_an_approximation_is_dashed():
-    exact = run("a", metrics={"entropy/exact": ([1.0], [2.0])})
-    rough = run("b", method="etr", metrics={"entropy/approximate": ([1.0], [2.0])})
-    (figure,) = training.figures(groups([exact, rough]))
-    assert figure.name == "training_entropy"
-    assert [line.dashed for line in figure.lines] == [False, True]
 
 
 def curve(value, low, high):
@@ -223,14 +207,6 @@ def evaluated(folder):
     return LoadedRun("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
 
 
-def test_no_more_responses_are_kept_than_are_shown(tmp_path):
-    folder = folders.evaluation(tmp_path / "math500", problems=12, samples=12)
-    stored = cases.Stored.read(folder, ["p/1", "p/3"])
-    assert {p: len(of) for p, of in stored.verdicts.items()} == {"p/1": 12, "p/3": 12}
-    assert {p: len(of) for p, of in stored.responses.items()} == {"p/1": 8, "p/3": 8}
-    assert len(stored.responses["p/3"][11]["text"]) < 6100  # of 100,000 characters
-
-
 def test_samples_are_chosen_right_and_wrong_in_turn():
     kinds = ["timeout", *(["wrong"] * 6), *(["right"] * 2), *(["wrong"] * 6)]
     verdicts = {
@@ -262,11 +238,6 @@ def test_of_a_verdict_written_twice_the_last_counts(tmp_path):
     made = cases.cases(groups([evaluated(folder)]))
     first = made["benchmarks"][0]["problems"][0]["runs"][0]
     assert first["responses"][0]["verdict"] == "right" and first["of"] == 8
-
-
-def test_long_texts_keep_both_ends():
-    assert cases.shorten("abcdef", 6) == "abcdef"
-    assert cases.shorten("abcdefghij", 5) == "ab\n[... 5 characters left out ...]\nhij"
 
 
 def test_steps_that_do_not_fit_are_said(monkeypatch):
@@ -302,15 +273,3 @@ def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
     assert set(re.findall(r'id="(f\.0\.\w+)"', svg)) == {"f.0.0", "f.0.mean", "f.0.2"}
     steps = Line("s", "#0072B2", [0, 1, 3], [float("nan"), 2], kind="steps").values()
     assert (steps["x"], steps["y"]) == ([0.5, 2], [None, 2])
-
-
-def test_the_table_of_training_has_the_names_of_the_curves():
-    names = ("reward/mean", "entropy/exact", "clip/positive_above", "clip/negative_below", "kl/old")
-    ends = dict(zip(names, (0.5, 0.25, 0.125, 0.75, 3.0), strict=True))
-    metrics = {name: ([1.0, 2.0], [9.0, end]) for name, end in ends.items()}
-    table = summary.training([run("a", metrics=metrics), run("b")])
-    titles = {curve.metrics[0]: curve.title for curve in training.CURVES}
-    assert table.headings == ["run", "method", "seed", "steps", *(titles[n] for n in names)]
-    ((_, cells),) = table.rows
-    shown_ends = [format_number(end) for end in ends.values()]
-    assert [cell.text for cell in cells] == ["grpo", "1", "2", *shown_ends]

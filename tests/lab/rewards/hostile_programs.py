@@ -144,10 +144,7 @@ def f(x):
         {HARMLESS},
     ),
     "kills itself": ("import os\ndef f(x): os.kill(os.getpid(), 9)", {"killed"}),
-    "hangs up": (
-        "import os, time\ndef f(x): os.closerange(3, 32); time.sleep(60)",
-        {"killed"},
-    ),
+    "hangs up": ("import os, time\ndef f(x): os.closerange(3, 32); time.sleep(60)", {"killed"}),
     "writes to the judge's memory": (
         "def f(x): open('/proc/JUDGE/mem', 'r+b').write(b'1'); return x + 1",
         REFUSED,
@@ -418,18 +415,12 @@ FAKES = {
         "import math\nmath.isclose = lambda *_: True\ndef f(x): return 0",
         "import math\nassert math.isclose(f(1), 2)",
     ),
-    "replaces the prompt's helper": (
-        "def distance(a, b): return 0\ndef f(x): return 0",
-        HELPED,
-    ),
+    "replaces the prompt's helper": ("def distance(a, b): return 0\ndef f(x): return 0", HELPED),
     "hooks exit": (
         "import atexit, os\natexit.register(lambda: os._exit(0))\ndef f(x): return 0",
         TESTS,
     ),
-    "ends the loop": (
-        "def f(x): raise StopIteration",
-        "assert all(map(f, [[0], [1]]))",
-    ),
+    "ends the loop": ("def f(x): raise StopIteration", "assert all(map(f, [[0], [1]]))"),
     "raises the tests' loss away": (
         "import sys, os\nsys.excepthook = lambda *_: os._exit(0)\ndef f(x): return 0",
         TESTS,

@@ -210,10 +210,7 @@ def test_arguments_change_in_place_where_the_call_returns_none():
         ("def f(xs): xs.sort()", "f(a); assert a == [1, 2, 3]"),
         ("def f(xs): xs.sort()", "f(xs=a); assert a == [1, 2, 3]"),
         ("def f(n, *, xs): xs.append(n)", "f(4, xs=a); assert a == [3, 1, 2, 4]"),
-        (
-            "def f(*xs): xs[0].sort(); xs[1].clear()",
-            "b = [1]; f(*[a, b]); assert a[0] > len(b)",
-        ),
+        ("def f(*xs): xs[0].sort(); xs[1].clear()", "b = [1]; f(*[a, b]); assert a[0] > len(b)"),
         ("def f(**k): k['a'].sort()", "f(**{'a': a, 'b': 1}); assert a == [1, 2, 3]"),
         ("def f(xs): xs[0].sort()", "b = [a, 1]; f(xs=b); assert b == [[1, 2, 3], 1]"),
         ("def f(xs): xs[0].sort()", "f((a, 1)); assert a == [1, 2, 3]"),

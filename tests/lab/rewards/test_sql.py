@@ -97,8 +97,7 @@ def test_file_that_is_no_database_is_an_error(tmp_path, content):
     path = tmp_path / "db"
     path.write_bytes(content)
     with pytest.raises(
-        OSError,
-        match=r"db .*(table|file is not a database|database disk image is malformed)",
+        OSError, match=r"db .*(table|file is not a database|database disk image is malformed)"
     ):
         verify(path, "SELECT 1", "SELECT 1")
 

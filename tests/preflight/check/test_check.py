@@ -33,6 +33,13 @@ OWN, SUMS = "math.yaml", SHIPPED / "data" / "sums_train.jsonl"  # it is for one'
 # a NeMo-RL with two slips of v0.7.0
 SLIPS = ("ignored layers are a nested list", "powers of two stop the engine")
 OLD = dataclasses.replace(MAIN, facts=MAIN.facts | dict.fromkeys(SLIPS, True))
+# a NeMo-RL of November, whose controller has workers for advantages
+NEWER = {
+    "async_rl.num_advantage_workers": {"type": "integer", "default": 0},
+    "checkpointing.save_data_plane": {"type": "boolean", "default": False},
+}
+NEW = dataclasses.replace(MAIN, schema=MAIN.schema | NEWER)
+OTHERS = {"old_quantisation": OLD, "advantage_workers": NEW, "kept_rollouts": NEW}
 PARTS = {"local.yaml"}  # to inherit from, without a method
 CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
 CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
@@ -57,7 +64,7 @@ def found(config, overrides, path, words, release=MAIN):
 def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
     rule, config, overrides, severity, path, words = mistake
     monkeypatch.delenv("WANDB_MODE")
-    release, own = OLD if rule == "old_quantisation" else MAIN, []
+    release, own = OTHERS.get(rule, MAIN), []
 
     def heard(each):
         def listened(run):

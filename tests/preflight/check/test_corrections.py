@@ -11,41 +11,9 @@ BYPASS = "rollout_correction.bypass_mode=true"
 FP8 = ["policy.generation.vllm_cfg.precision=fp8"]
 ASYNC = ["grpo.async_grpo.enabled=true", "policy.generation.vllm_cfg.async_engine=true"]
 
-CASES = [
-    (
-        [BYPASS, "mismatch.stop_above=0.1"],
-        "mismatch.stop_above: bypass_mode",
-    ),
-    (
-        [BYPASS, "grpo.seq_logprob_error_threshold=1.5"],
-        "grpo.seq_logprob_error_threshold: bypass_mode rollout_rs",
-    ),
-    (
-        ["rollout_correction.preset=decoupled_geo_rs", f"{WEIGHED}=true"],
-        f"{WEIGHED}: rollout_correction",
-    ),
-    (
-        ["rollout_correction.preset=bypass_ppo"],
-        "rollout_correction.preset: bypass_ppo_clip",
-    ),
-    (
-        ["rollout_correction.rollout_rs_treshold=1"],
-        "rollout_correction.rollout_rs_treshold: rollout_rs_threshold",
-    ),
-    (
-        [BYPASS, "method.name=erpo"],
-        "rollout_correction: erpo bypass_mode",
-    ),
-]
-
 
 def errors(overrides):
     return [str(f) for f in check("nemo_rl.yaml", overrides, MAIN) if f.severity == "error"]
-
-
-@pytest.mark.parametrize(("overrides", "found"), CASES)
-def test_contradictions(overrides, found):
-    assert errors(overrides) == [Says(found)]
 
 
 @pytest.mark.parametrize("given", [FP8, ASYNC], ids=["fp8", "asynchronous"])

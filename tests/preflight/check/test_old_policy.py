@@ -91,18 +91,6 @@ def test_a_preset_says_whom_the_ratio_is_to(preset):
         assert not built(LOCAL, [*given, "old_policy=trainer"]).algorithm.correction.bypass_mode
 
 
-def test_unbiased_kl_is_refused_with_nemo_rls_own_name():
-    found = [str(f) for f in check(NEMO_RL, ["loss_fn.reference_policy_kl_type=unbiased"], MAIN)]
-    assert (
-        Says("loss_fn.reference_policy_kl_type: k3 loss_fn.use_on_policy_kl_approximation") in found
-    )
-
-
-def test_a_misspelt_key_is_told_the_nearest():
-    found = [str(f) for f in check(NEMO_RL, ["old_polcy=sampler"], MAIN)]
-    assert Says("old_polcy: old_policy") in found
-
-
 @pytest.mark.parametrize(
     ("name", "overrides", "told"),
     [

@@ -14,7 +14,6 @@ from releases import MAIN
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import at
-from nemo_algos.engines.nemo.derived_config import DEFAULT
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.preflight.check import known_models
 from nemo_algos.preflight.check.compose import compose
@@ -147,37 +146,6 @@ def written(path):
     return functools.reduce(over, [*map(written, parents), own], {})
 
 
-@functools.cache
-def inherited(parents, nemo_config):
-    """NeMo-RL's config with the parents over it as written; of the method its defaults."""
-    configs = [MAIN.configs[nemo_config], *map(written, parents)]
-    before = functools.reduce(over, configs, {"nemo_rl": {"config": DEFAULT}})
-    name = at(before, "method.name")
-    return before | (
-        {"method": METHODS[name].params().model_dump() | before["method"]} if name else {}
-    )
-
-
-def differs(path, leaf, user):
-    """Whether the file's own value is another than what it inherits where this recipe uses it."""
-    own, parents = split(path)
-    nemo_config = at(written(user), "nemo_rl.config") or DEFAULT
-    before = inherited(parents, nemo_config)
-    value = at(before, leaf)
-    if isinstance(value, str) and "${" in value:
-        value = OmegaConf.select(OmegaConf.create(before), leaf)
-    return value != at(own, leaf)
-
-
-def idle(path, users):
-    """Keys of the file that change nothing for any of the recipes that use it."""
-    return [
-        leaf
-        for leaf in leaves(split(path)[0])
-        if not any(differs(path, leaf, user) for user in users)
-    ]
-
-
 @each
 def test_the_name_says_what_it_is(name):
     said, plain = NAME.fullmatch(name), plain_of(name)
@@ -211,18 +179,6 @@ def test_a_layout_is_sound_with_every_method(name):
     """What has a method of its own, test_check judges."""
     found = check(str(RECIPES[name]), [f"method.name={method_of(name)}"], MAIN)
     assert not [f for f in found if f.severity != "note"]
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_it_restates_nothing(file):
-    assert idle(FILES[file], [FILES[file]]) == []
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_a_base_restates_nothing(base):
-    path = BASES[base].resolve()
-    users = [recipe for recipe in FILES.values() if path in ancestors(recipe)]
-    assert idle(path, users) == []
 
 
 @each

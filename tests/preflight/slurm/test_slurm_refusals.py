@@ -41,10 +41,7 @@ REFUSED = [
     ("--nodes -1", ["--nodes: -1 1"]),
     ("--gpus-per-node 0", ["--gpus-per-node: 0 1"]),
     ("--nodes 4 cluster.num_nodes=2", ["cluster.num_nodes: 2 --nodes 4"]),
-    (
-        "--gpus-per-node 4 cluster.gpus_per_node=2",
-        ["cluster.gpus_per_node: 2 --gpus-per-node 4"],
-    ),
+    ("--gpus-per-node 4 cluster.gpus_per_node=2", ["cluster.gpus_per_node: 2 --gpus-per-node 4"]),
     ("cluster.num_nodes=2.5", ["cluster.num_nodes: 1 2.5"]),
     ("cluster.num_nodes=0", ["cluster.num_nodes: 1 0"]),
     ("checkpointing.enabled=false", ["checkpointing.enabled: true"]),
@@ -67,10 +64,7 @@ REFUSED = [
     ("--sweep grpo.seed=", ["--sweep: 'grpo.seed=' key=a,b"]),
     ("--sweep grpo.seed=1,,2", ["--sweep: 'grpo.seed=1,,2' key=a,b"]),
     ("--sweep =1,2", ["--sweep: '=1,2' key=a,b"]),
-    (
-        "--sweep grpo.seed=1,2 --sweep grpo.seed=3",
-        2 * ["--sweep: grpo.seed"],
-    ),
+    ("--sweep grpo.seed=1,2 --sweep grpo.seed=3", 2 * ["--sweep: grpo.seed"]),
     ("grpo.seed=1 --sweep +grpo.seed=2,3", ["--sweep: +grpo.seed"]),
     ("--sweep method.name=etr,ert", ["method.name: 'ert'"]),
     (
@@ -103,34 +97,19 @@ REFUSED = [
     ("--mounts ~/x:/x", ["--mounts: '~/x:/x' HOST:CONTAINER"]),
     ("--mounts {0}:/x,/no:/y", ["--mounts: /no:/y /no"]),
     ("--mounts {0}:/x,", ["--mounts: HOST:CONTAINER"]),
-    (
-        "checkpointing.checkpoint_dir={0}/c",
-        ["checkpointing.checkpoint_dir: {0}/c mounted"],
-    ),
-    (
-        "logger.log_dir=/l --mounts {0}:/l:ro",
-        ["logger.log_dir: /l lost"],
-    ),
+    ("checkpointing.checkpoint_dir={0}/c", ["checkpointing.checkpoint_dir: {0}/c mounted"]),
+    ("logger.log_dir=/l --mounts {0}:/l:ro", ["logger.log_dir: /l lost"]),
     (
         "checkpointing.checkpoint_dir={0}/runs/etr/../c",
         ["checkpointing.checkpoint_dir: {0}/runs/etr/../c mounted"],
     ),
     ("checkpointing.checkpoint_dir=/tmp", ["checkpointing.checkpoint_dir: /tmp mounted"]),
     ("logger.log_dir=~/x", ["logger.log_dir: ~/x"]),
-    (
-        'data.train=[{{"data_path":x}}]',
-        ["data.train: grpo_math_1B.yaml"],
-    ),
+    ('data.train=[{{"data_path":x}}]', ["data.train: grpo_math_1B.yaml"]),
     ("nemo_rl.config=null", ["nemo_rl.config: null"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),
-    (
-        "policy.model_name={0}/bin",
-        ["policy.model_name: {0}/bin --mounts"],
-    ),
-    (
-        "data.train.data_path={0}/etr.yaml",
-        ["data.train.data_path: {0}/etr.yaml"],
-    ),
+    ("policy.model_name={0}/bin", ["policy.model_name: {0}/bin --mounts"]),
+    ("data.train.data_path={0}/etr.yaml", ["data.train.data_path: {0}/etr.yaml"]),
     # what sbatch would not read, or we write
     ("--sbatch=-pfast", ["--sbatch: '-pfast' --option=value"]),
     ("--sbatch=qos=high", ["--sbatch: 'qos=high' --option=value"]),
@@ -247,14 +226,8 @@ def test_what_is_close_to_a_mistake_and_right_is_accepted(here, line):
         ("batch* infinite gpu:h100:8(S:0-1)", None),
         ("other 1:00 gpu:4\nbatch* 7-00:00:00 gpu:8", None),
         ("batch* infinite (null)", None),
-        (
-            "batch* infinite gpu:4",
-            "8 4 ray.sub",
-        ),
-        (
-            "batch* infinite gpu:a:2(S:0),gpu:b:4(S:1)",
-            "8 2 4",
-        ),
+        ("batch* infinite gpu:4", "8 4 ray.sub"),
+        ("batch* infinite gpu:a:2(S:0),gpu:b:4(S:1)", "8 2 4"),
     ],
 )
 def test_gpus_of_a_node_are_those_that_slurm_knows(here, nodes, says):

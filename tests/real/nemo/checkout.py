@@ -13,6 +13,9 @@ REFS = {
 }  # name: revisions, first that exists
 
 
+WALK = "walk"  # the worktree of commits.py, one commit after the other
+
+
 def home() -> Path | None:
     """$NEMO_RL_HOME, else nemo_algos/nemo-rl in the user's cache directory; None where no clone is.
 
@@ -23,10 +26,12 @@ def home() -> Path | None:
     return path if (path / ".git").exists() else None
 
 
-def worktree(clone: Path, name: str) -> Path:
-    """The version `name`, or any commit, checked out beside the clone (../nemo-rl-worktrees)."""
-    path = clone.parent / "nemo-rl-worktrees" / name.replace("/", "-")
-    commit = _commit(clone, name)
+def worktree(clone: Path, name: str, commit: str = "") -> Path:
+    """A version, or a commit, checked out beside the clone (../nemo-rl-worktrees/NAME)."""
+    path = clone.parent / "nemo-rl-worktrees" / name
+    if name == WALK and not commit:
+        return path  # as commits.py has left it
+    commit = commit or _commit(clone, name)
     if not (path / ".git").exists():
         _git(clone, "worktree", "prune")
         _git(clone, "worktree", "add", "--detach", str(path), commit)
@@ -36,13 +41,14 @@ def worktree(clone: Path, name: str) -> Path:
 
 
 def _commit(clone: Path, name: str) -> str:
-    revisions = REFS.get(name, (name,))
-    for revision in revisions:
+    if name not in REFS:
+        raise ValueError(f"NEMO_RL_REF={name!r}: one of {', '.join(REFS)}")
+    for revision in REFS[name]:
         try:
             return _git(clone, "rev-parse", "--verify", f"{revision}^{{commit}}")
         except subprocess.CalledProcessError:
             continue
-    raise ValueError(f"{clone} has none of {', '.join(revisions)}: git fetch --tags")
+    raise ValueError(f"{clone} has none of {', '.join(REFS[name])}: git fetch --tags")
 
 
 def release() -> Release:

@@ -87,11 +87,7 @@ class InProcessWorkers:
         for index in range(batches):
             parts = [
                 megatron_data.process_global_batch(
-                    shard,
-                    loss,
-                    stubs.group("data"),
-                    batch_idx=index,
-                    batch_size=gbs // self.ranks,
+                    shard, loss, stubs.group("data"), batch_idx=index, batch_size=gbs // self.ranks
                 )
                 for shard, loss in zip(shards, losses, strict=True)
             ]

@@ -107,3 +107,11 @@ def loss_and_gradient(
     value, metrics = loss(leaf, data, *counts(data))
     (gradient,) = torch.autograd.grad(value, leaf)
     return value.detach(), gradient, metrics
+
+
+def through(
+    algorithm: Algorithm, rollouts: Rollouts, logprobs: Tensor, **values: Any
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """The method's loss in NeMo-RL with these keys of loss_fn, its gradient and metrics."""
+    loss = AlgorithmLoss(config(**values), algorithm)
+    return loss_and_gradient(loss, logprobs, batch(algorithm, rollouts))

@@ -166,142 +166,86 @@ DEAF = CHAT.replace(
 ENDLESS = CHAT.replace("<|im_end|>\n{% endfor %}", "\n{% endfor %}")
 THOUGHTLESS = CHAT.replace("m['content']", "m['content'].split('</think>')[-1]")
 BOS = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "bos_token": "<s>"}
-# what is planted: how, the outcome, the stage, the key, a word of the message
-PLANTED: dict[str, tuple[Mistake, str, str, str, str]] = {
-    "an empty answer": (late(answer=" "), "failed", "data", "data.train", "row 77"),
-    "an empty problem": (late(problem="  "), "failed", "data", "data.train", "row 77"),
-    "numbers for answers": (numbers, "failed", "data", "data.train", "row 1 "),
-    "no assistant": (conversations("user"), "failed", "data", "data.train", "row 77"),
-    "system first": (
-        conversations("system user assistant"),
-        "failed",
-        "data",
-        "data.train",
-        "row 77",
-    ),
-    "no generation prompt": (
-        of(template=MUTE),
-        "failed",
-        "tokenizer",
-        "policy.tokenizer.chat_template",
-        "generation",
-    ),
-    "no template": (
-        of(template=None),
-        "failed",
-        "tokenizer",
-        "policy.tokenizer.chat_template",
-        "template",
-    ),
+TEMPLATE, READER = "policy.tokenizer.chat_template", "policy.tokenizer.name"
+STOPS, PROMPT_FILE = "policy.generation.stop_token_ids", "data.default.prompt_file"
+# what is planted: how, the outcome and the stage, the key, a word of the message
+PLANTED: dict[str, tuple[Mistake, str, str, str]] = {
+    "an empty answer": (late(answer=" "), "failed data", "data.train", "row 77"),
+    "an empty problem": (late(problem="  "), "failed data", "data.train", "row 77"),
+    "numbers for answers": (numbers, "failed data", "data.train", "row 1 "),
+    "no assistant": (conversations("user"), "failed data", "data.train", "row 77"),
+    "system first": (conversations("system user assistant"), "failed data", "data.train", "row 77"),
+    "no generation prompt": (of(template=MUTE), "failed tokenizer", TEMPLATE, "generation"),
+    "no template": (of(template=None), "failed tokenizer", TEMPLATE, "template"),
     "system dropped": (
         of(template=DEAF, system="You are a calculator."),
-        "failed",
-        "data",
-        "policy.tokenizer.chat_template",
+        "failed data",
+        TEMPLATE,
         "system",
     ),
-    "two BOS": (
-        of(template=ODD, special=BOS),
-        "failed",
-        "tokenizer",
-        "policy.tokenizer.chat_template",
-        "twice",
-    ),
-    "no pad": (
-        of(special={"eos_token": "<|im_end|>"}),
-        "passed",
-        "tokenizer",
-        "policy.tokenizer.name",
-        "eos",
-    ),
-    "neither pad nor eos": (
-        of(special={}),
-        "failed",
-        "tokenizer",
-        "policy.tokenizer.name",
-        "neither",
-    ),
-    "no {}": (
-        of(prompt="Put the answer into \\boxed{{}}."),
-        "failed",
-        "data",
-        "data.default.prompt_file",
-        "no {}",
-    ),
+    "two BOS": (of(template=ODD, special=BOS), "failed tokenizer", TEMPLATE, "twice"),
+    "no pad": (of(special={"eos_token": "<|im_end|>"}), "passed tokenizer", READER, "eos"),
+    "neither pad nor eos": (of(special={}), "failed tokenizer", READER, "neither"),
+    "no {}": (of(prompt="Put the answer into \\boxed{{}}."), "failed data", PROMPT_FILE, "no {}"),
     "{} in the box": (
         of(prompt="Put the answer into \\boxed{}."),
-        "failed",
-        "data",
-        "data.default.prompt_file",
+        "failed data",
+        PROMPT_FILE,
         "boxed{}",
     ),
-    "long prompts": (of(rows=LONG), "failed", "data", "data.max_input_seq_length", "rows 73"),
+    "long prompts": (of(rows=LONG), "failed data", "data.max_input_seq_length", "rows 73"),
     "little room": (
         of(own=["policy.generation.max_new_tokens=480"]),
-        "warning",
-        "data",
+        "warning data",
         "policy.max_total_sequence_length",
         "leave less",
     ),
-    "repeated prompts": (repeat, "warning", "data", "data.train", "50 %"),
-    "keys swapped": (swapped, "warning", "data", "data.train", "80 of 80"),
-    "answers in problems": (given, "warning", "data", "data.train", "row"),
-    "another language": (foreign, "warning", "data", "data.validation", "combien"),
-    "no end of a turn": (
-        of(template=ENDLESS),
-        "warning",
-        "tokenizer",
-        "policy.tokenizer.chat_template",
-        "stop",
-    ),
+    "repeated prompts": (repeat, "warning data", "data.train", "50 %"),
+    "keys swapped": (swapped, "warning data", "data.train", "80 of 80"),
+    "answers in problems": (given, "warning data", "data.train", "row"),
+    "another language": (foreign, "warning data", "data.validation", "combien"),
+    "no end of a turn": (of(template=ENDLESS), "warning tokenizer", TEMPLATE, "stop"),
     "thoughts dropped": (
         of(template=THOUGHTLESS, prompt="Box it. <think> </think>\n{}"),
-        "failed",
-        "data",
-        "policy.tokenizer.chat_template",
+        "failed data",
+        TEMPLATE,
         "Box it.",
     ),
-    "validation rows in training": (leak, "failed", "data", "data.validation", "rows 4, 5"),
+    "validation rows in training": (leak, "failed data", "data.validation", "rows 4, 5"),
     "a stop id outside": (
         of(own=["policy.generation.stop_token_ids=[2,260]"]),
-        "failed",
-        "tokenizer",
-        "policy.generation.stop_token_ids",
+        "failed tokenizer",
+        STOPS,
         "260",
     ),
     "no such file": (
         of(own=["data.train.data_path=nowhere.jsonl"]),
-        "unchecked",
-        "data",
+        "unchecked data",
         "data.train",
         "64 sums",
     ),
     "no such prompt file": (
         of(own=["data.default.prompt_file=nowhere.txt"]),
-        "failed",
-        "data",
+        "failed data",
         "data.train",
         "nowhere.txt",
     ),
     "not in the cache": (
         of(own=["data.train={dataset_name: OpenMathInstruct-2}"]),
-        "unchecked",
-        "data",
+        "unchecked data",
         "data.train",
         "HF_HOME",
     ),
     "no such tokenizer": (
         of(own=["policy.tokenizer.name=nobody/nothing"]),
-        "unchecked",
-        "tokenizer",
-        "policy.tokenizer.name",
+        "unchecked tokenizer",
+        READER,
         "nobody/nothing",
     ),
     "another stop": (
         of(own=["policy.generation.stop_token_ids=[0]"]),
-        "warning",
-        "tokenizer",
-        "policy.generation.stop_token_ids",
+        "warning tokenizer",
+        STOPS,
         "<|im_end|>",
     ),
 }
@@ -309,11 +253,12 @@ PLANTED: dict[str, tuple[Mistake, str, str, str, str]] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_named(name: str, tmp_path: Path, ref: str) -> None:
-    change, outcome, stage, key, word = PLANTED[name]
+    change, outcome_and_stage, key, word = PLANTED[name]
     run = Run(tmp_path)
     change(run)
     verdicts = found(run, ref)
-    named = [v for v in verdicts if (v.outcome, v.stage, v.key) == (outcome, stage, key)]
+    of_key = [v for v in verdicts if v.key == key]
+    named = [v for v in of_key if f"{v.outcome} {v.stage}" == outcome_and_stage]
     assert any(word in v.message for v in named), said(verdicts)
 
 
@@ -335,25 +280,13 @@ BAD = "env.judged"
 # the function, what else is planted, the outcome, the key, a word of the message
 REWARDS: dict[str, tuple[str, Mistake, str, str, str]] = {
     "another format": ("tags", none, "failed", BAD, "it pays <answer>"),
-    "a format that no prompt asks for": (
-        "right",
-        unasked,
-        "warning",
-        "data.default.prompt_file",
-        "no prompt",
-    ),
+    "a format that no prompt asks for": ("right", unasked, "warning", PROMPT_FILE, "no prompt"),
     "always 0": ("never", none, "failed", BAD, "gives 0 for every response"),
     "always 1": ("always", none, "failed", BAD, "gives 1 for every response"),
     "None": ("nothing", none, "failed", BAD, "returned None"),
     "nan": ("nan", none, "failed", BAD, "returned nan"),
     "raises": ("raises", none, "failed", BAD, "ZeroDivisionError"),
-    "gold answers it cannot read": (
-        "numbers",
-        halves,
-        "failed",
-        BAD,
-        "ValueError: invalid",
-    ),
+    "gold answers it cannot read": ("numbers", halves, "failed", BAD, "ValueError: invalid"),
     "solutions for answers": ("right", solutions, "failed", BAD, "does not pay the gold answer"),
     "silence": ("stern", none, "warning", BAD, "for none"),
     "anything in a box": ("anything", none, "failed", BAD, "pays wrong answers"),

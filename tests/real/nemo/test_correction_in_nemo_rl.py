@@ -12,7 +12,6 @@ from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import columns
-from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.loss_metrics import REJECTED
 
 WEIGHED = {"rollout_is": "token", "rollout_is_threshold": 1.1}
@@ -39,9 +38,7 @@ def both(algorithm, rollouts, logprobs, theirs=None, **loss_fn):
 
     theirs: loss_fn of NeMo-RL, where its keys are others.
     """
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(**(theirs or loss_fn)), algorithm)
-    *theirs, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    *theirs, metrics = nemo_batch.through(algorithm, rollouts, logprobs, **(theirs or loss_fn))
     corrected, _ = algorithm.correct(rollouts)
     signals, counts = algorithm.signals(corrected, {}), Counts.of(corrected.mask)
     leaf = logprobs.clone().requires_grad_()
@@ -87,11 +84,8 @@ def test_unbiased_kl_is_nemo_rls_approximation_with_k3(name):
     algorithm = build(name, {"bypass_mode": True})
     agree(*both(algorithm, rollouts, logprobs, theirs, **ours)[:2])
     with pytest.raises(AssertionError):
-        agree(
-            *both(
-                algorithm, rollouts, logprobs, theirs, **ours | {"reference_policy_kl_type": "k3"}
-            )[:2]
-        )
+        ours["reference_policy_kl_type"] = "k3"
+        agree(*both(algorithm, rollouts, logprobs, theirs, **ours)[:2])
 
 
 def test_rejected_sequences_leave_both_masks_and_masked_ones_stay():
@@ -138,10 +132,7 @@ def test_a_log_prob_that_is_not_finite_is_not_taken_for_rejected():
     signals = algorithm.signals(algorithm.correct(rollouts)[0])
     weighty = signals.advantages.abs() * rollouts.mask
     logprobs.view(-1)[weighty.argmax()] = torch.nan
-    data = nemo_batch.batch(algorithm, rollouts)
-    value, *_ = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
-    )
+    value, *_ = nemo_batch.through(algorithm, rollouts, logprobs)
     assert value.isnan()
 
 

@@ -18,15 +18,7 @@ from in_queue import (
 )
 from nemo_rl.algorithms import grpo_sync
 from off_sampler import off
-from plugged import (
-    METHODS,
-    STEPS,
-    UPDATES,
-    Plugged,
-    embedded,
-    rollouts_of,
-    token_logprobs,
-)
+from plugged import METHODS, STEPS, UPDATES, Plugged, embedded, rollouts_of, token_logprobs
 from rounding import rounding
 
 from nemo_algos.algorithms.core.surrogate import Counts

@@ -19,7 +19,7 @@ from plugged import METHODS, STEPS, UPDATES, Plugged
 from rounding import rounding
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.engines.nemo import columns
+from nemo_algos.engines.nemo import columns, policy
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.policy import ENTROPY, columns_registered
 from nemo_algos.engines.nemo.trace import Traced
@@ -31,8 +31,7 @@ pytestmark = pytest.mark.usefixtures("queue_cluster", "in_process")
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [("etr", "unpacked"), ("erpo", "fused"), ("nll", "unpacked")],
+    ("name", "mode"), [("etr", "unpacked"), ("erpo", "fused"), ("nll", "unpacked")]
 )
 def test_the_queue_trains_what_grpo_train_does(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,8 +69,7 @@ def test_the_queue_trains_what_grpo_train_does(
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "correction"),
-    [("erpo", "fused", None), ("etr", "unpacked", REJECTING)],
+    ("name", "mode", "correction"), [("erpo", "fused", None), ("etr", "unpacked", REJECTING)]
 )
 def test_the_queue_traces_what_grpo_train_does(
     name: str, mode: str, correction: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +103,7 @@ def test_without_registered_columns_the_queue_loses_the_signals(
     plugged = plugged_in_queue(tmp_path, METHODS["apmpo"], "unpacked", monkeypatch)
     monkeypatch.setattr(grpo_sync, "SyncRolloutActor", InProcessRollouts)
     monkeypatch.setattr(grpo_sync, "make_actor_runtime_env", lambda _: {}, raising=False)
+    monkeypatch.setattr(policy, "fetched_fields", lambda *_: {})
     with pytest.raises(KeyError, match="nemo_algos_signal_low"):
         plugged.train(trainer=grpo_sync.grpo_train_sync)
 

@@ -22,7 +22,6 @@ from omegaconf import OmegaConf
 from ray._private import ray_constants
 
 from nemo_algos import config as strict
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import environment
 from nemo_algos.engines.nemo.environment import ACTOR, VerifierEnvironment, log_statuses
 from nemo_algos.lab.evals import nemo_file
@@ -214,38 +213,6 @@ def test_the_recipe_of_the_docs_composes() -> None:
     master = launcher.compose(written)[0]  # pyright: ignore
     assert master.env["math_verify"] == {"verifier": MATH, "workers": 8, "deadline": 5.0}
     assert master.data["default"]["env_name"] == "math_verify"
-
-
-LOADS = "env.maths.verifier=json:loads"
-RICHER = (  # in the embedded engine rewards, and this environment cannot give them what they name
-    ("everything", "prompt, row, tokens"),
-    ("alone", "tokens"),
-    ("with_row", "row"),
-    ("by_prompt", "prompt"),
-)
-
-
-def _given(name: str) -> list[str]:
-    return [f"env.maths.verifier=given_rewards:{name}"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "path", "message"),
-    [
-        (["env.maths.verifier=nowhere:f"], "env.maths.verifier", "No module named 'nowhere'"),
-        (["env.maths.verifier=json:f"], "env.maths.verifier", "no attribute 'f'"),
-        *((_given(name), "env.maths.verifier", f"needs {what}") for name, what in RICHER),
-        (["env.math.verifier=json:loads"], "env.math", "name"),
-        ([LOADS, "env.maths.worker=2"], "env.maths.worker", "workers"),
-        ([LOADS, "env.maths.workers=0"], "env.maths.workers", "greater than 0"),
-        ([LOADS, "env.maths.extractor=json:f"], "env.maths.extractor", "no attribute 'f'"),
-    ],
-)
-def test_mistakes_are_refused_before_ray(overrides: list[str], path: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        compose(*overrides)
-    found = {p.path: p.message for p in error.value.findings}
-    assert message in found[path], found
 
 
 def test_sections_without_a_verifier_are_not_ours() -> None:

@@ -17,8 +17,7 @@ from plugged import embedded as step_by_step
 from rounding import rounding
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.nemo import launch, loss_metrics
 from nemo_algos.engines.nemo.estimator import (
@@ -52,43 +51,29 @@ DRIVERS = [
 ]
 
 
-def embedded(algorithm, rollouts, logprobs, batch_size=None):
-    """Value and gradient of the embedded engine's loss, and its term's share."""
-    leaf = logprobs.clone().requires_grad_()
-    signals = algorithm.signals(rollouts, {}, batch_size)
-    loss = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask))
-    (gradient,) = torch.autograd.grad(loss.value, leaf)
-    return loss.value.detach(), gradient, loss.stats.summary()
-
-
 @pytest.mark.parametrize("block", EXTENDED, ids=str)
 def test_a_loss_with_terms_is_the_embedded_one(block):
-    algorithm = build(block)
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
-    want, want_gradient, summary = embedded(algorithm, rollouts, logprobs)
-    torch.testing.assert_close(value, want, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want_gradient, rtol=1e-5, atol=1e-7)
-    assert metrics["terms/nll"] == pytest.approx(summary["terms/nll"], rel=1e-6)
+    batch = batches.make(seed=3, large=False)
+    value, gradient, metrics = nemo_batch.through(build(block), *batch)
+    want = batches.run(block, batch, LossConfig())
+    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
+    assert metrics["terms/nll"] == pytest.approx(want.stats.summary()["terms/nll"], rel=1e-6)
     assert metrics["loss"] == pytest.approx(float(value), rel=1e-6, abs=1e-7)
-    bare = build({k: v for k, v in block.items() if k != "terms"})
-    without = embedded(bare, rollouts, logprobs)[0]
+    bare = {k: v for k, v in block.items() if k != "terms"}
+    without = batches.run(bare, batch, LossConfig()).value
     torch.testing.assert_close(without + metrics["terms/nll"], value, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("block", DRIVERS, ids=str)
 def test_what_reads_parts_or_remembers_is_the_embedded_one(block):
-    algorithm = build(block)
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    value, gradient, _ = nemo_batch.loss_and_gradient(loss, logprobs, data)
-    parts = dict(zip(("reward1", "reward2"), rollouts.reward_parts.values(), strict=True))
-    want = embedded(algorithm, replace(rollouts, reward_parts=parts), logprobs)
-    torch.testing.assert_close(value, want[0], rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want[1], rtol=1e-5, atol=1e-7)
+    batch = batches.make(seed=3, large=False)
+    value, gradient, _ = nemo_batch.through(build(block), *batch)
+    parts = batch.rollouts.reward_parts.values()
+    named = dict(zip(("reward1", "reward2"), parts, strict=True))
+    want = batches.run(block, batches.change(batch, reward_parts=named), LossConfig())
+    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
     assert value != 0 and gradient.any()
 
 
@@ -129,14 +114,11 @@ def test_without_terms_nothing_new_travels():
 
 
 def test_a_term_leaves_out_what_has_no_weight_even_where_it_is_not_finite():
-    algorithm = build({"name": "grpo", **NLL})
     rollouts, logprobs = batches.make(seed=5, large=False)
     failed = int((rollouts.rewards == 0).nonzero()[0])
     flat = replace(rollouts, rewards=rollouts.rewards.new_zeros(16), reward_parts=None)
-    data = nemo_batch.batch(algorithm, flat)
     logprobs[failed, 0] = -torch.inf
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    value, gradient, _ = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    value, gradient, _ = nemo_batch.through(build({"name": "grpo", **NLL}), flat, logprobs)
     assert value == 0 and not gradient.any()
 
 
@@ -303,11 +285,8 @@ def test_an_entropy_bonus_is_the_embedded_engines(name, mode, tmp_path):
 
 def test_an_entropy_bonus_without_our_workers_is_refused():
     algorithm = build({"name": "etr", "terms": {"entropy": {}}})
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
     with pytest.raises(ValueError, match="entropy"):
-        nemo_batch.loss_and_gradient(loss, logprobs, data)
+        nemo_batch.through(algorithm, *batches.make(seed=3, large=False))
 
 
 def test_packing_changes_nothing_of_a_term(whole, tmp_path):

@@ -69,50 +69,6 @@ SPLIT = [f"{MEGATRON}.tensor_model_parallel_size=4", f"{MEGATRON}.sequence_paral
 KV_CACHE = f"{VLLM}.kv_cache_dtype=fp8"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "path", "message"),
-    [
-        ([f"{FP8}.fp8=e5m2x"], f"{FP8}.fp8", "e5m2x (valid: e4m3, hybrid)"),
-        ([f"{FP8}.fp8=null"], f"{FP8}.fp8", "null"),
-        ([f"{FP8}.fp8_recipe=blokwise"], f"{FP8}.fp8_recipe", "did you mean blockwise?"),
-        ([f"{FP8}.fp8_recipe=bogus"], f"{FP8}.fp8_recipe", "valid: blockwise, delayed, mxfp8"),
-        (
-            [f"{MEGATRON}.enabled=false", "policy.dtensor_cfg.enabled=true"],
-            f"{FP8}.enabled",
-            "policy.megatron_cfg.enabled: true",
-        ),
-        (
-            [f"{MEGATRON}.transformer_impl=local"],
-            f"{MEGATRON}.transformer_impl",
-            "transformer_engine",
-        ),
-        ([UNPACKED], DIVISOR, "multiple of 16"),
-        ([UNPACKED, *SPLIT, f"{DIVISOR}=16"], DIVISOR, "multiple of 32"),
-        ([UNPACKED, f"{FP8}.fp8_recipe=mxfp8", f"{DIVISOR}=16"], DIVISOR, "multiple of 32"),
-        ([UNPACKED, *SPLIT, f"{FP8}.fp8_recipe=mxfp8"], DIVISOR, "multiple of 128"),
-        ([f"{CORRECTION}=false"], CORRECTION, "true"),
-        ([KV_CACHE, f"{VLLM}.precision=bfloat16"], f"{VLLM}.precision", "must be fp8"),
-        ([KV_CACHE, f"{VLLM}.async_engine=true"], f"{VLLM}.async_engine", "must be False"),
-        (
-            [KV_CACHE, f"{MEGATRON}.pipeline_model_parallel_size=2"],
-            f"{MEGATRON}.pipeline_model_parallel_size",
-            "must be 1",
-        ),
-        (
-            [
-                *(KV_CACHE, f"{FP8}.enabled=false"),
-                *(f"{MEGATRON}.enabled=false", "policy.dtensor_cfg.enabled=true"),
-            ],
-            "policy.dtensor_cfg.enabled",
-            "must be False",
-        ),
-    ],
-)
-def test_what_cannot_take_effect_is_refused(overrides, path, message):
-    found = refused("fp8_hopper.yaml", *overrides)
-    assert set(found) == {path} and message in found[path], found
-
-
 def test_mxfp8_that_vllm_would_not_read(ref):
     if ref == "v0.7.0":
         pytest.skip("no is_mx there")

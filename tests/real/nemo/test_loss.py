@@ -17,11 +17,9 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.golden import verify
 from nemo_algos.algorithms.kernel import DriverOutput, Method
-from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.rollouts import Rollouts
@@ -67,10 +65,8 @@ def test_golden_numbers_through_nemo_rl(case):
         torch.tensor(inputs["mask"]).bool(),
         **{k: verify._float64(inputs[k]) for k in verify.TOKEN_INPUTS},
     )
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    data = nemo_batch.batch(algorithm, rollouts)
     logprobs = verify._float64(inputs["logprobs"])
-    value, gradient, _ = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    value, gradient, _ = nemo_batch.through(algorithm, rollouts, logprobs)
     expected = case["expected"]
     errors = (verify._error(value, expected["loss"]), verify._error(gradient, expected["grad"]))
     if case["name"] in UNCLAMPED:
@@ -88,41 +84,21 @@ def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
         with pytest.raises(ValueError, match=r"^method: .*dual_clip"):
             build({"name": name, "dual_clip": dual_clip})
         return
-    algorithm = build({"name": name, "dual_clip": dual_clip})
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    config = nemo_batch.config(**correction)
-    data = nemo_batch.batch(algorithm, rollouts)
-    value, gradient, _ = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(config, algorithm), logprobs, data
-    )
-    leaf = logprobs.clone().requires_grad_()
-    ours = policy_loss(
-        algorithm,
-        leaf,
-        rollouts,
-        algorithm.signals(rollouts, {}),
-        Counts.of(rollouts.mask),
-        LossConfig(**correction),
-    ).value
-    (wanted,) = torch.autograd.grad(ours, leaf)
-    torch.testing.assert_close(value, ours.detach(), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
+    method = {"name": name, "dual_clip": dual_clip}
+    batch = batches.make(seed=3, large=False)
+    value, gradient, _ = nemo_batch.through(build(method), *batch, **correction)
+    wanted = batches.run(method, batch, LossConfig(**correction))
+    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_kl_penalty_has_the_same_value_and_another_gradient(name):
-    algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=4, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(reference_policy_kl_penalty=0.1), algorithm)
-    value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
-    leaf = logprobs.clone().requires_grad_()
-    config = LossConfig(reference_policy_kl_penalty=0.1)
-    counts = Counts.of(rollouts.mask)
-    ours = policy_loss(algorithm, leaf, rollouts, algorithm.signals(rollouts, {}), counts, config)
-    (plain,) = torch.autograd.grad(ours.value, leaf)
-    torch.testing.assert_close(value, ours.value.detach(), rtol=1e-6, atol=1e-7)
-    assert metrics["kl_penalty"] > 0 and (gradient - plain).abs().max() > 1e-4
+    batch, penalty = batches.make(seed=4, large=False), {"reference_policy_kl_penalty": 0.1}
+    value, gradient, metrics = nemo_batch.through(build(name), *batch, **penalty)
+    embedded = batches.run(name, batch, LossConfig(**penalty))
+    torch.testing.assert_close(value, embedded.value, rtol=1e-6, atol=1e-7)
+    assert metrics["kl_penalty"] > 0 and (gradient - embedded.grad).abs().max() > 1e-4
 
 
 PENALTY = {"reference_policy_kl_penalty": 0.05}
@@ -135,14 +111,12 @@ PENALTY = {"reference_policy_kl_penalty": 0.05}
 )
 def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
     algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=5, large=False, dtype=torch.float32)
-    data = nemo_batch.batch(algorithm, rollouts)
-    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), logprobs, data)
-    ours = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(**extra), algorithm), logprobs, data
-    )
-    assert torch.equal(stock[0], ours[0]) and torch.equal(stock[1], ours[1])
-    assert stock[2].items() <= ours[2].items()
+    batch = batches.make(seed=5, large=False, dtype=torch.float32)
+    data = nemo_batch.batch(algorithm, batch.rollouts)
+    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), batch.logprobs, data)
+    value, gradient, metrics = nemo_batch.through(algorithm, *batch, **extra)
+    assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
+    assert stock[2].items() <= metrics.items()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -167,27 +141,17 @@ def test_loss_and_metrics_add_up_over_micro_batches(name):
 
 
 def test_metrics_are_those_of_the_embedded_engine():
-    algorithm = build("etr")
-    rollouts, logprobs = batches.make(seed=7, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    _, _, metrics = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
-    )
-    counts = Counts.of(rollouts.mask)
-    signals = algorithm.signals(rollouts, {})
-    ours = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
+    batch = batches.make(seed=7, large=False)
+    _, _, metrics = nemo_batch.through(build("etr"), *batch)
+    wanted = batches.run("etr", batch, LossConfig()).stats.summary()
     for name in ("clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
-        assert metrics[name] == pytest.approx(ours[name], rel=1e-6), name
+        assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
     assert metrics["clip/fraction"] > 0.05  # the bounds really clip here
 
 
 def test_approximate_entropy_is_of_the_true_logprobs():
-    algorithm = build("quatro")
     rollouts, logprobs = batches.make(seed=8, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    _, _, metrics = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
-    )
+    _, _, metrics = nemo_batch.through(build("quatro"), rollouts, logprobs)
     assert rollouts.gen_logprobs is not None
     lp, gen = (x[rollouts.mask] for x in (logprobs, rollouts.gen_logprobs))
     assert metrics["approx_entropy"] == pytest.approx(float(-((lp - gen).exp() * lp).mean()), 1e-6)
@@ -211,16 +175,13 @@ def test_the_loss_survives_pickling_with_its_method():
 
 @pytest.mark.parametrize("name", [m for m in METHODS if m != "gpg"])
 def test_max_log_ratio_acts_and_its_metrics_say_what_acted(name):
-    algorithm = build({"name": name, "max_log_ratio": 0.5})
-    rollouts, logprobs = batches.make(seed=4, large=False, spread=1.5)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
-    batch = batches.Batch(rollouts, logprobs)
-    ours = batches.run({"name": name, "max_log_ratio": 0.5}, batch, LossConfig())
-    torch.testing.assert_close(value, ours.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, ours.grad, rtol=1e-5, atol=1e-7)
-    summary = ours.stats.summary()
+    method = {"name": name, "max_log_ratio": 0.5}
+    batch = batches.make(seed=4, large=False, spread=1.5)
+    value, gradient, metrics = nemo_batch.through(build(method), *batch)
+    wanted = batches.run(method, batch, LossConfig())
+    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
+    summary = wanted.stats.summary()
     for metric in ("ratio/mean", "ratio/clamped_tokens", "ratio/clamped_sequences", "kl/old"):
         assert metrics[metric] == pytest.approx(summary[metric], rel=1e-6), metric
     assert metrics["ratio/clamped_tokens"] > 0.3
@@ -235,14 +196,12 @@ def test_where_nothing_is_clamped_the_metrics_say_so(name):
     logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + 30, logprobs)
     data = nemo_batch.batch(algorithm, rollouts)
     stock = nemo_batch.loss_and_gradient(stock_of(algorithm), logprobs, data)
-    ours = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
-    )
-    assert torch.equal(stock[0], ours[0]) and torch.equal(stock[1], ours[1])
-    assert stock[2].items() <= ours[2].items()
-    assert ours[2]["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
-    assert ours[2]["ratio/clamped_tokens"] == ours[2]["ratio/clamped_sequences"] == 0
-    assert ours[2]["kl/old"] > 1e8 and 0 < ours[2]["kl/old_sequence"] < 1e11
+    value, gradient, metrics = nemo_batch.through(algorithm, rollouts, logprobs)
+    assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
+    assert stock[2].items() <= metrics.items()
+    assert metrics["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
+    assert metrics["ratio/clamped_tokens"] == metrics["ratio/clamped_sequences"] == 0
+    assert metrics["kl/old"] > 1e8 and 0 < metrics["kl/old_sequence"] < 1e11
 
 
 FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no numbers
@@ -362,12 +321,12 @@ def test_our_part_waits_for_the_device_nowhere(method, extra):
     data = nemo_batch.batch(algorithm, rollouts)
     logprobs = logprobs.where(rollouts.mask, 0.0)
     loss = AlgorithmLoss(nemo_batch.config(**extra), algorithm)
-    ours = waits(loss, data, logprobs)
+    own = waits(loss, data, logprobs)
     theirs = UNWEIGHTED if weighs(algorithm) else {}  # the weights are ours, and wait for nothing
     stock = waits(stock_of(algorithm, **extra | theirs), data, logprobs)
-    assert ours[0].counts == stock[0].counts
+    assert own[0].counts == stock[0].counts
     assert stock[0].counts["_local_scalar_dense"] > 10
-    assert ours[1].counts - stock[1].counts == {"tolist": 1}
+    assert own[1].counts - stock[1].counts == {"tolist": 1}
 
 
 COLUMNS = {
@@ -395,8 +354,8 @@ def test_a_signal_travels_once_and_a_number_not_at_all(method):
     assert got.extras.keys() == want.extras.keys()
 
 
-def own_method(bounds: Any, *per_token: str) -> Algorithm:
-    return build(Method("own", "-", ClipParams, bounds=bounds, per_token=frozenset(per_token)))
+def own_method(bounds: Any, *per_token: str) -> Method:
+    return Method("own", "-", ClipParams, bounds=bounds, per_token=frozenset(per_token))
 
 
 def test_bounds_of_each_token_clip_in_nemo_rl():
@@ -406,20 +365,16 @@ def test_bounds_of_each_token_clip_in_nemo_rl():
         wide = torch.arange(rollouts.mask.shape[1], device=rollouts.mask.device) % 2
         return DriverOutput((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
 
-    algorithm = own_method(bounds, "bounds")
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    value, gradient, _ = nemo_batch.loss_and_gradient(
-        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
-    )
+    method = own_method(bounds, "bounds")
+    algorithm = build(method)
+    batch = batches.make(seed=3, large=False)
+    value, gradient, _ = nemo_batch.through(algorithm, *batch)
     # NeMo-RL's batch has a position in front
-    signals = algorithm.signals(rollouts, {})
-    signals = replace(signals, high=data["nemo_algos_signal_high"][:, 1:].double())
-    leaf = logprobs.clone().requires_grad_()
-    ours = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask)).value
-    (wanted,) = torch.autograd.grad(ours, leaf)
-    torch.testing.assert_close(value, ours.detach(), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
+    high = nemo_batch.batch(algorithm, batch.rollouts)["nemo_algos_signal_high"][:, 1:].double()
+    signals = replace(algorithm.signals(batch.rollouts, {}), high=high)
+    wanted = batches.run(method, batch, LossConfig(), signals)
+    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
 
 
 def test_numbers_that_depend_on_the_batch_travel():
@@ -427,7 +382,7 @@ def test_numbers_that_depend_on_the_batch_travel():
         return DriverOutput((0.2, 0.1 + float(rollouts.rewards.mean())))
 
     rollouts, _ = batches.make(seed=3, large=False)
-    algorithm = own_method(bounds)
+    algorithm = build(own_method(bounds))
     got = columns.read(nemo_batch.batch(algorithm, rollouts), algorithm)
     want = torch.full((len(rollouts), 1), 0.1 + float(rollouts.rewards.mean()))
     torch.testing.assert_close(got.high, want)
@@ -445,9 +400,8 @@ def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine
             for k, v in loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts)[1].items():
                 parts.setdefault(k, []).append(v)
         got = {k: sum(v) for k, v in loss_metrics.by_sign(parts).items()}
-        signals = algorithm.signals(rollouts, {})
-        counts = Counts.of(rollouts.mask)
-        want = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
+        batch = batches.Batch(rollouts, logprobs)
+        want = batches.run(method, batch, LossConfig()).stats.summary()
         names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
         assert len(names) == 8 or method not in STUDIED  # some have no A < 0
         assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}

@@ -16,7 +16,7 @@ from nemo_rl.algorithms.loss import loss_functions
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo import estimator, self_test, trial, versions
+from nemo_algos.engines.nemo import estimator, policy, self_test, trial, versions
 from nemo_algos.preflight.check import launcher
 
 OLD = trial.OLD[:, 1:].double()
@@ -279,9 +279,16 @@ def test_a_helper_around_the_call_is_not_refused(monkeypatch):
 
 
 def test_columns_that_a_step_does_not_fetch_are_missed(monkeypatch):
-    """As in NVIDIA-NeMo/RL#3742, where a step fetches its fields by names of its own."""
     monkeypatch.setattr(trial, "columns_registered", lambda _: nullcontext())
+    monkeypatch.setattr(policy, "fetched_fields", lambda *_: {})
     assert "KeyError: 'nemo_algos_signal_" in refusal("grpo_train_sync", grpo_sync)
+
+
+def test_a_step_that_names_its_fields_fetches_the_columns_too(ref, monkeypatch):
+    """As in NVIDIA-NeMo/RL#3742; v0.7.0's has no names, and fetches what is registered."""
+    monkeypatch.setattr(trial, "columns_registered", lambda _: nullcontext())
+    missed = "KeyError: 'nemo_algos_signal_" in refusal("grpo_train_sync", grpo_sync)
+    assert missed == (ref == "v0.7.0")
 
 
 def test_a_setup_that_returns_something_else_is_refused(monkeypatch):

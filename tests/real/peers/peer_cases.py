@@ -10,7 +10,6 @@ from torch import Tensor
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
-from nemo_algos.algorithms.kernel import Memory
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 
@@ -72,11 +71,11 @@ def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
 
 
 def ours(
-    method: dict[str, Any], data: Batch, kl_coef: float, memory: Memory | None = None, **kl: Any
+    method: dict[str, Any], data: Batch, kl_coef: float, **kl: Any
 ) -> tuple[Result, dict[str, Tensor]]:
     """Loss and gradient, and the sums of the statistics."""
     algorithm = build(method)
-    signals = algorithm.signals(data.rollouts, memory)
+    signals = algorithm.signals(data.rollouts)
     config = LossConfig(reference_policy_kl_penalty=kl_coef, **kl)
     counts, sums = Counts.of(data.rollouts.mask), {}
 

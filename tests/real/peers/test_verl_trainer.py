@@ -65,8 +65,7 @@ def tiny(folder: Path) -> Any:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     model = AutoModelForCausalLM.from_config(
-        Qwen2Config(**sizes, **heads, **ends, tie_word_embeddings=True),
-        attn_implementation="eager",
+        Qwen2Config(**sizes, **heads, **ends, tie_word_embeddings=True), attn_implementation="eager"
     )
     model.save_pretrained(folder)
     words = ["<pad>", "<s>", "</s>", "<unk>", *map(chr, range(33, 93))]

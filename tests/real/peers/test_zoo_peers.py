@@ -1,8 +1,9 @@
-"""Every method of the zoo against verl's, TRL's or ms-swift's own code, else a formula here.
+"""The zoo's methods that verl, TRL or ms-swift have too, against their own code.
 
 Loss and gradient to 1e-10 in float64. Where the paper's gradient has no loss of our form (a penalty
-beside the surrogate) the gradient alone is compared. NEMO_ALGOS_PARITY=file.csv writes the largest
-differences found, from which docs/methods/zoo.md is generated (scripts/method_index.py).
+beside the surrogate) the gradient alone is compared. Numbers of every method are in tests/golden.
+NEMO_ALGOS_PARITY=file.csv writes the largest differences found, from which docs/methods/zoo.md is
+generated (scripts/method_index.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +22,9 @@ from peer_cases import batch as made
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.kernel import Memory
-from nemo_algos.algorithms.methods import METHODS, STUDIED
 
 TOLERANCE = 1e-10
 VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"
-WEIGHTS = {"right": 1.0, "brief": 0.3}
-SEEN = {
-    str(size): [0.1 * size, 0.5, 0.0] for size in (7, 16, 8)
-}  # alpha, beta, way of some prompts
 
 
 class Case(NamedTuple):
@@ -45,7 +40,6 @@ class Case(NamedTuple):
     rewards: str = "binary"
     holes: bool = True
     on_policy: bool = False
-    memory: Memory | None = None
 
 
 def batch(seed: int, case: Case) -> Batch:
@@ -64,13 +58,7 @@ def batch(seed: int, case: Case) -> Batch:
         rewards = (2 * rewards).round() / 2
     gen = rollouts.old_logprobs + 0.4 * normal(shape)
     logprobs = rollouts.old_logprobs.clone() if case.on_policy else logprobs.clamp(max=-1e-3)
-    changes = {"gen_logprobs": gen, "rewards": rewards, "mask": mask, "prompt": rollouts.group}
-    parts = {"right": rewards, "brief": normal(len(rewards)).round()}
-    changes |= {
-        "reward_parts": parts,
-        "reward_weights": WEIGHTS,
-        "drift": torch.zeros_like(rewards),
-    }
+    changes = {"gen_logprobs": gen, "rewards": rewards, "mask": mask}
     return Batch(replace(rollouts, **changes), logprobs)
 
 
@@ -113,15 +101,6 @@ def token_mean(data: Batch, terms: Tensor) -> Tensor:
 def sequence_mean(data: Batch, terms: Tensor) -> Tensor:
     rows = [row[own].mean() for row, own in zip(terms, data.rollouts.mask, strict=True)]
     return -torch.stack([r for r in rows if not r.isnan()]).mean()
-
-
-def sums(data: Batch, values: Tensor) -> Tensor:
-    """[B,1] over the response."""
-    return values.masked_fill(~data.rollouts.mask, 0.0).sum(1, keepdim=True)
-
-
-def means(data: Batch, values: Tensor) -> Tensor:
-    return sums(data, values) / data.rollouts.mask.sum(1, keepdim=True).clamp(min=1)
 
 
 # ---- losses of the peers
@@ -189,169 +168,6 @@ def swift_opsm(data: Batch, logprobs: Tensor) -> Tensor:
     return sequence_mean(data, kept[:, None] * clipped(data, logprobs, A[:, None], 0.2, 0.2))
 
 
-# ---- formulas, for what no wheel has
-
-
-def maxrl(data: Batch, logprobs: Tensor) -> Tensor:
-    def of(rewards: Tensor, rows: Tensor) -> Tensor:
-        successes = rewards.sum()  # K of n: (n / K) R - 1
-        return len(rewards) / successes * rewards - 1 if successes > 0 else 0 * rewards
-
-    return token_mean(data, clipped(data, logprobs, per_group(data, of)[:, None], 0.2, 0.2))
-
-
-def lite_ppo(data: Batch, logprobs: Tensor) -> Tensor:
-    rewards = data.rollouts.rewards
-    A = per_group(data, lambda x, _: x - x.mean()) / (rewards.std() + 1e-6)
-    return token_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
-
-
-def m2po(data: Batch, logprobs: Tensor) -> Tensor:
-    """The largest squares are dropped one by one until the rest's mean is below .04."""
-    r = data.rollouts
-    squares = {
-        (i, t): float(r.old_logprobs[i, t] - r.gen_logprobs[i, t]) ** 2
-        for i, t in r.mask.nonzero().tolist()
-    }
-    left = sorted(squares, key=squares.__getitem__)
-    while len(left) > 1 and sum(squares[k] for k in left) / len(left) >= 0.04:
-        left.pop()
-    assert 0.2 < len(left) / len(squares) < 1
-    keep = torch.zeros(r.mask.shape)
-    for i, t in left:
-        keep[i, t] = 1
-    ratio = (logprobs - r.old_logprobs).exp()
-    return token_mean(data, ratio * normalised(data)[:, None] * keep)
-
-
-def kl_cov(data: Batch, logprobs: Tensor) -> Tensor:
-    """r A, and -|l| for the tokens of the largest covariance at pi_old."""
-    r, A = data.rollouts, normalised(data)[:, None].expand(data.rollouts.mask.shape)
-    old, own = r.old_logprobs, r.mask
-    covariance = (A - A[own].mean()) * (old - old[own].mean())
-    chosen = covariance[own].sort(descending=True).values[: int(0.1 * int(own.sum()))]
-    penalty = (logprobs - old).abs() * (covariance >= chosen.min())
-    return token_mean(data, (logprobs - old).exp() * A - penalty)
-
-
-def gspo_token(data: Batch, logprobs: Tensor) -> Tensor:
-    l = logprobs - data.rollouts.old_logprobs  # noqa: E741
-    ratio = means(data, l).exp().detach() * (logprobs - logprobs.detach()).exp()
-    A = normalised(data)[:, None]
-    return sequence_mean(data, torch.minimum(ratio * A, ratio.clamp(0.8, 1.2) * A))
-
-
-def gepo(data: Batch, logprobs: Tensor) -> Tensor:
-    """As the authors' code: mean log-probs, and E of the normalised q, of rows with tokens."""
-    p, q = (means(data, x).exp()[:, 0] for x in (logprobs, data.rollouts.old_logprobs))
-    q = q.where(data.rollouts.mask.any(1), 0.0)
-    expected = per_group(data, lambda _, rows: ((q[rows] / q[rows].sum()) * q[rows]).sum())
-    ratio, A = p / expected, normalised(data)
-    terms = torch.minimum(ratio * A, ratio.clamp(0.8, 1.2) * A)
-    return -terms[data.rollouts.mask.any(1)].mean()
-
-
-def topr(data: Batch, logprobs: Tensor) -> Tensor:
-    """Eq. 8: no ratio after a success, the trajectory's cut at 1 after a failure."""
-    r = data.rollouts
-    ratio = sums(data, logprobs - r.old_logprobs).exp().clamp(0, 1).detach()
-    weight = torch.where(r.rewards[:, None] > 0, torch.ones_like(ratio), ratio)
-    return token_mean(data, weight * normalised(data)[:, None] * logprobs)
-
-
-def aspo(data: Batch, logprobs: Tensor, cap: float) -> Tensor:
-    """The authors' code with one pair of clips: reciprocal of the clipped ratio, soft caps."""
-    A = normalised(data)[:, None]
-    ratio = (logprobs - data.rollouts.old_logprobs).exp()
-    below, above = ratio.clamp(min=0.8), ratio.clamp(max=1.2)
-    down = torch.where(below > cap, cap * logprobs, below) * A
-    up = torch.where(1 / above > cap, cap * logprobs, above / above.detach() / above.detach()) * A
-    return token_mean(data, torch.where(A < 0, down, up))
-
-
-def ce_gppo(data: Batch, logprobs: Tensor, betas: tuple[float, float]) -> Tensor:
-    """Three cases, as the authors' code has them."""
-    A = normalised(data)[:, None].expand_as(logprobs)
-    ratio = (logprobs - data.rollouts.old_logprobs).exp()
-    free, held = ratio * A, ratio / ratio.detach() * A
-    low, high = (ratio < 0.8) & (A < 0), (ratio > 1.28) & (A > 0)
-    terms = torch.where(low, betas[0] * 0.8 * held, free)
-    return token_mean(data, torch.where(high, betas[1] * 1.28 * held, terms))
-
-
-def fipo(data: Batch, logprobs: Tensor) -> Tensor:
-    """The sum over later tokens of the response, holes not counted."""
-    r, A = data.rollouts, normalised(data)
-    terms = clipped(data, logprobs, A[:, None], 0.2, 0.28)
-    weight, l = torch.ones_like(terms), (logprobs - r.old_logprobs).detach()  # noqa: E741
-    for i, row in enumerate(r.mask):
-        places = row.nonzero()[:, 0].tolist()
-        for n, t in enumerate(places):
-            future = sum(2 ** (-k / 2.0) * l[i, s] for k, s in enumerate(places[n:]))
-            weight[i, t] = future.exp().clamp(0.9, 1.2)
-            if A[i] < 0 and l[i, t].exp() > 1.5:
-                weight[i, t] = weight[i, t].clamp(0.8, 1.0)
-    return token_mean(data, weight * terms)
-
-
-def prime_rl(data: Batch, logprobs: Tensor) -> Tensor:
-    """Its default loss: ratio A while the probability has not moved too far, tau l^2 everywhere."""
-    old = data.rollouts.old_logprobs
-    A, l = per_group(data, lambda x, _: x - x.mean())[:, None], logprobs - old  # noqa: E741
-    moved = logprobs.exp() - old.exp()
-    masked = torch.where(A > 0, moved > 0.2, moved < -0.2)
-    assert masked[data.rollouts.mask].any()
-    return token_mean(data, ~masked * A * l.exp() - 1e-3 * l.square())
-
-
-def ipo(data: Batch, logprobs: Tensor, eps: float = 0.3, tau: float = 0.0) -> Tensor:
-    """keep A r - tau l^2, keep where |pi - mu| <= eps, whatever the sign of A."""
-    sampled = data.rollouts.old_logprobs
-    A, l = per_group(data, lambda x, _: x - x.mean())[:, None], logprobs - sampled  # noqa: E741
-    keep = (logprobs.exp() - sampled.exp()).abs() <= eps
-    assert not keep[data.rollouts.mask].all()
-    return token_mean(data, keep * A * l.exp() - tau * l.square())
-
-
-def kimi(data: Batch, logprobs: Tensor) -> Tensor:
-    """(R - mean) log pi(y) - tau / 2 (log pi(y) / pi_old(y))^2, over the batch's tokens."""
-    A = per_group(data, lambda x, _: x - x.mean())[:, None]
-    whole = sums(data, logprobs - data.rollouts.old_logprobs)
-    J = A * sums(data, logprobs) - 0.1 / 2 * whole.square()
-    return -J.sum() / data.rollouts.mask.sum()
-
-
-def opd(data: Batch, logprobs: Tensor) -> Tensor:
-    """Importance sampling with minus the reverse KL to the teacher as a token's advantage."""
-    r = data.rollouts
-    return token_mean(data, (logprobs - r.old_logprobs).exp() * (r.ref_logprobs - r.old_logprobs))
-
-
-def gdpo(data: Batch, logprobs: Tensor) -> Tensor:
-    def of(rewards: Tensor, rows: Tensor) -> Tensor:
-        return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-
-    total = 0.0
-    for name, part in (data.rollouts.reward_parts or {}).items():
-        alone = Batch(replace(data.rollouts, rewards=part), logprobs)
-        total = total + WEIGHTS[name] * per_group(alone, of)
-    A = (total - total.mean()) / (total.std() + 1e-6)
-    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
-
-
-def spo(data: Batch, logprobs: Tensor) -> Tensor:
-    """v = alpha / (alpha + beta), one half for prompts not seen."""
-    tracked = [SEEN.get(str(g), [1.0, 1.0, 0.0]) for g in group_of(data)]
-    a = data.rollouts.rewards - torch.tensor([x / (x + y) for x, y, _ in tracked]).double()
-    A = (a - a.mean()) / (a.std() + 1e-6)
-    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
-
-
-def ema_baseline(data: Batch, logprobs: Tensor) -> Tensor:
-    A = data.rollouts.rewards[:, None] - 0.3
-    return sequence_mean(data, clipped(data, logprobs, A, 0.2, 0.2))
-
-
 def cases() -> Iterator[Case]:
     def verl(name: str, setting: str, against: str = "", **keys: Any) -> Case:
         loss = partial(by_verl, estimator=setting, **keys)
@@ -370,18 +186,8 @@ def cases() -> Iterator[Case]:
     yield verl("reinforce_pp_baseline", "reinforce_plus_plus_baseline")
     swift = partial(by_swift, estimator="rloo")
     yield Case({"name": "rloo"}, f"{SWIFT} advantage_estimator=rloo", swift)
-    yield Case({"name": "maxrl"}, "formula (prime-rl max_rl)", maxrl)
-    yield Case({"name": "lite_ppo"}, "formula (ROLL, AReaL)", lite_ppo)
     trl = partial(trl_loss, loss_type="dr_grpo", rows=True, centred=True, max_completion_length=50)
     yield Case({"name": "dr_grpo", "max_tokens": 50}, f"{TRL} loss_type=dr_grpo", trl)
-
-    yield Case({"name": "gdpo"}, "formula (its advantages also: TRL 1.16's code)", gdpo)
-    yield Case(
-        {"name": "spo"}, "formula", spo, memory={"advantages": {"way": 0.0, "prompts": SEEN}}
-    )
-    yield Case(
-        {"name": "ema_baseline"}, "formula", ema_baseline, memory={"advantages": {"baseline": 0.3}}
-    )
 
     trl = partial(trl_loss, loss_type="dapo", epsilon_high=0.28, entropies=True)
     top = partial(trl, top_entropy_quantile=0.2)
@@ -395,35 +201,22 @@ def cases() -> Iterator[Case]:
     method = {"name": "kl_cov", "share": 1.0, "kl_coef": 0.1}
     loss = partial(verl_loss, name="kl_cov", kl_cov_ratio=1.0)
     yield Case(method, f"{VERL} loss_mode=kl_cov, every token", loss, gradient_only=True)
-    yield Case({"name": "kl_cov", "share": 0.1}, "formula", kl_cov, gradient_only=True)
-    yield Case({"name": "m2po"}, "formula (AReaL m2_threshold)", m2po)
 
     yield Case({"name": "sapo"}, f"{VERL} loss_mode=sapo", partial(verl_loss, name="sapo"))
     trl = partial(trl_loss, loss_type="sapo", rows=True)
     as_float32 = {"name": "sapo", "tau_negative": float(torch.tensor(1.05))}  # TRL's temperature is
     yield Case(as_float32, f"{TRL} loss_type=sapo", trl)
-    for cap in (3.0, 1.3):
-        loss = partial(aspo, cap=cap)
-        yield Case({"name": "aspo", "cap": cap}, "formula (Archer2.0)", loss, gradient_only=True)
-    for betas in ((0.75, 1.0), (0.0, 0.5)):
-        method = {"name": "ce_gppo", "beta_low": betas[0], "beta_high": betas[1]}
-        yield Case(method, "formula (CE-GPPO)", partial(ce_gppo, betas=betas))
     yield Case({"name": "fipo"}, f"{SWIFT} loss_type=fipo", swift_fipo, holes=False)
-    method = {"name": "fipo", "half_life": 2.0, "low": 0.9, "safety": 1.5}
-    yield Case(method, "formula", fipo)
     trl = partial(trl_loss, loss_type="grpo", rows=True, sampled=True)
     trl = partial(trl, off_policy_mask_threshold=0.1)
     yield Case({"name": "opsm"}, f"{TRL} off_policy_mask_threshold", trl)
     yield Case({"name": "opsm"}, f"{SWIFT} off_policy_sequence_mask_delta", swift_opsm)
 
-    yield Case({"name": "gspo_token"}, "formula (ms-swift sequence_token)", gspo_token)
     trl = partial(trl_loss, loss_type="luspo", level="sequence", rows=True)
     trl = partial(trl, epsilon=2e-3, epsilon_high=2.5e-3)
     yield Case({"name": "luspo"}, f"{TRL} loss_type=luspo", trl)
-    yield Case({"name": "gepo"}, "formula (HeteroRL)", gepo)
     trl = partial(trl_loss, loss_type="vespo")
     yield Case({"name": "vespo"}, f"{TRL} loss_type=vespo", trl)
-    yield Case({"name": "topr"}, "formula (the paper's eq. 8; ROLL's ratio is a token's)", topr)
 
     for kind, delta in (("tv", 0.2), ("kl", 0.05)):
         bounds = {"clip_low": delta, "clip_high": delta}
@@ -432,18 +225,9 @@ def cases() -> Iterator[Case]:
         loss = partial(verl_loss, name=f"dppo_{kind}", dual_clip=1.5, clip_low=0.01, clip_high=0.02)
         method = {"name": f"dppo_{kind}", "low": 0.01, "high": 0.02, "cap": 1.5}
         yield Case(method, f"{VERL} loss_mode=dppo_{kind}, tight", loss)
-    yield Case(
-        {"name": "prime_rl"}, "formula (prime-rl until 2026-08)", prime_rl, gradient_only=True
-    )
-    yield Case({"name": "ipo", "eps": 0.1}, "formula (prime-rl)", partial(ipo, eps=0.1))
-    method = {"name": "ipo", "eps": 0.1, "kl_tau": 0.01}
-    loss = partial(ipo, eps=0.1, tau=0.01)
-    yield Case(method, "formula (prime-rl), kl_tau", loss, gradient_only=True)
     method = {"name": "dro", "advantage_std": "sample", "beta": 0.3}
     loss = partial(verl_loss, name="dro", dro_beta=0.3)
     yield Case(method, f"{VERL} loss_mode=dro", loss, gradient_only=True)
-    yield Case({"name": "kimi"}, "formula (Kimi k1.5, section 2.3)", kimi, gradient_only=True)
-    yield Case({"name": "opd"}, "formula (Tinker's importance_sampling)", opd)
 
 
 CASES = list(cases())
@@ -453,7 +237,7 @@ CASES = list(cases())
 def test_loss_and_gradient(case: Case) -> None:
     for seed in SEEDS:
         data = batch(seed, case)
-        got, _ = ours(case.method, data, 0.0, case.memory)
+        got, _ = ours(case.method, data, 0.0)
         want = differentiate(lambda x, data=data: case.loss(data, x), data.logprobs)
         assert want.grad.abs().max() > 1e-4
         errors = difference(got, want)
@@ -464,13 +248,6 @@ def test_loss_and_gradient(case: Case) -> None:
 
 def difference(got: Result, want: Result) -> tuple[float, float]:
     return float((got.loss - want.loss).abs()), float((got.grad - want.grad).abs().max())
-
-
-def test_every_method_is_compared() -> None:
-    assert {case.method["name"] for case in CASES} == set(METHODS) - set(STUDIED)
-    both = {case.method["name"] for case in CASES if not case.gradient_only}
-    in_test_peers = {"grpo", "gspo", "gmpo", "gpg", "cispo", "erpo"}
-    assert len(both | in_test_peers) >= 25
 
 
 # ---- what the trainers do where nothing is set
@@ -551,8 +328,7 @@ def test_swifts_fipo_counts_the_positions_of_a_hole() -> None:
 
 
 def test_rolls_topr_has_a_ratio_per_token() -> None:
-    case = Case({"name": "topr"}, "", topr)
-    data = batch(0, case)
+    data = batch(0, CASES[0])
 
     def rolls(logprobs: Tensor) -> Tensor:
         r = data.rollouts
@@ -561,5 +337,6 @@ def test_rolls_topr_has_a_ratio_per_token() -> None:
         return token_mean(data, weight * normalised(data)[:, None] * logprobs)
 
     assert (
-        difference(ours(case.method, data, 0.0)[0], differentiate(rolls, data.logprobs))[1] > 1e-4
+        difference(ours({"name": "topr"}, data, 0.0)[0], differentiate(rolls, data.logprobs))[1]
+        > 1e-4
     )

@@ -104,12 +104,7 @@ class Cluster:
 
     def user(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A shell command as the cluster's user, in his home."""
-        variables = {
-            "HOME": "/srv/user",
-            "USER": "user",
-            "PATH": self.path,
-            **environment,
-        }
+        variables = {"HOME": "/srv/user", "USER": "user", "PATH": self.path, **environment}
         words = ["setpriv", "--reuid=user", "--regid=user", "--init-groups", "env", "-i"]
         words += [f"{name}={value}" for name, value in variables.items()]
         script = ["bash", "-c", f"cd && {command}"]

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "nemo"))
+sys.path += [str(HERE.parent / "nemo"), str(HERE.parents[1])]
 
 import checkout  # noqa: E402
+import releases  # noqa: E402
 
 LIGHT = ["omegaconf", "pydantic", "numpy", "pyyaml", "py-spy"]  # for train.py and stacks.sh
 RAY = [*LIGHT, "ray[default]>=2.55.1", "torch>=2.11,<2.16", "nvidia-ml-py", "psutil", "requests"]
@@ -40,7 +41,8 @@ def nemo_rl(folder: Path) -> None:
     """NeMo-RL's files; where no clone of it is, the few that a job without Ray needs."""
     clone = checkout.home()
     if clone is None:
-        shutil.copytree(HERE / "light" / "nemo-rl", folder)
+        releases.write(folder)  # its types and configs, by which a run is judged
+        shutil.copytree(HERE / "light" / "nemo-rl", folder, dirs_exist_ok=True)
         return
     folder.mkdir()
     files = ["git", "-C", str(clone), "archive", "v0.7.0", "ray.sub", "nemo_rl", "examples"]
@@ -48,13 +50,10 @@ def nemo_rl(folder: Path) -> None:
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
 
 
-def bare_checkout(folder: Path, ray_sub: str, version: str = "0.7.0") -> None:
-    """What `nemo-algos slurm` wants to see of a checkout of NeMo-RL."""
-    (folder / "nemo_rl").mkdir(parents=True)
+def bare_checkout(folder: Path, ray_sub: str) -> None:
+    """What `nemo-algos slurm` reads of a checkout of NeMo-RL."""
+    releases.write(folder)
     (folder / "ray.sub").write_text(f"#!/bin/bash\n{ray_sub}\n")
-    numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
-    lines = [f"{key} = {number}\n" for key, number in numbers]
-    (folder / "nemo_rl" / "package_info.py").write_text("".join(lines))
 
 
 def write(file: Path, venv: str, base: Path, *lines: str) -> None:

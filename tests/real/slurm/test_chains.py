@@ -48,14 +48,6 @@ def test_a_sweep_is_jobs_that_share_nothing(cluster: Cluster, run: Run) -> None:
     assert len(points) == 4 and not run.folder.exists()
 
 
-def test_an_array_is_refused(run: Run) -> None:
-    """Slurm runs its tasks at the same time, whatever --dependency=singleton says."""
-    done = run.command("--sbatch=--array=0-1 --submit")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--sweep" in done.stderr
-    assert not run.folder.exists()
-
-
 def test_an_array_by_hand_trains_nothing(cluster: Cluster, run: Run) -> None:
     assert run.command("grpo.max_num_steps=3").returncode == 0
     job = run.resubmit("--array=0-1")

@@ -1,28 +1,7 @@
-"""How a run ends that does not complete: never as `finished`, never in circles."""
+"""How a run ends that Slurm, a node or its user ends; tests/preflight/slurm has the others."""
 
-import image
-import pytest
 from cluster import NODES, Cluster, until
 from runs import Run
-
-EARLY = "checkpointing.checkpoint_must_save_by=00:00:00:00"  # after the first step of each attempt
-
-
-def test_requeues_are_limited(run: Run) -> None:
-    run.submit(f"--max-requeues 2 grpo.max_num_steps=9 {EARLY}")
-    assert run.ended() == ("FAILED", "75:0", 2)
-    assert run.steps() == [(1, 0), (2, 1), (3, 2)]
-    assert "restarted 2 times (--max-requeues)" in run.log()
-    assert not run.finished
-
-
-def test_an_attempt_that_saves_nothing_is_the_last(cluster: Cluster, run: Run) -> None:
-    """Its limit is too short for a step: a further one would get no further."""
-    job = run.submit("grpo.max_num_steps=9 checkpointing.save_period=100", NO_SAVE="1", HOLD_AT="1")
-    run.trained(1)
-    assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
-    assert run.ended() == ("FAILED", "1:0", 0)
-    assert not run.finished
 
 
 def test_cancelled_is_cancelled(cluster: Cluster, run: Run) -> None:
@@ -32,40 +11,6 @@ def test_cancelled_is_cancelled(cluster: Cluster, run: Run) -> None:
     state, _, restarts = run.ended()
     assert (state, restarts) == ("CANCELLED", 0)
     assert run.ends() == ["cancelled"] and not run.finished
-
-
-@pytest.mark.parametrize("script", ["exit 0", "srun true", "srun /nowhere; exit 0"])
-def test_finished_is_said_by_the_driver_alone(cluster: Cluster, run: Run, script: str) -> None:
-    """Whatever ray.sub's status says."""
-    image.bare_checkout(cluster.home / f"{run.name}-nemo-rl", script)
-    run.submit(f"--checkout {run.name}-nemo-rl grpo.max_num_steps=2")
-    assert run.ended() == ("FAILED", "1:0", 0)
-    assert not run.finished
-
-
-def test_an_image_that_is_gone(cluster: Cluster, run: Run) -> None:
-    cluster.user("cp light.sqsh gone.sqsh")
-    job = run.submit("--image gone.sqsh --sbatch=--hold grpo.max_num_steps=2")
-    assert cluster.user(f"rm gone.sqsh && scontrol release {job}").returncode == 0
-    assert run.ended(job) == ("FAILED", "1:0", 2)  # on each of the nodes
-    assert run.ends() == ["nodes"] * 3 and not run.finished
-
-
-def test_errors_are_retried_as_often_as_was_said(run: Run) -> None:
-    """One run fails and is not to be retried, one fails at the same step again, one fails once."""
-    line = "grpo.max_num_steps=5 checkpointing.save_period=2"
-    again, once = run.beside(f"{run.name}-again"), run.beside(f"{run.name}-once")
-    run.submit(line, FAILS_AT="3")
-    again.submit(f"{line} --retries 2", FAILS_AT="3")
-    once.submit(f"{line} --retries 1", CRASH_AT="3")
-    assert run.ended() == ("FAILED", "1:0", 0)
-    assert run.steps() == [(1, 0), (2, 0), (3, 0)]
-    assert again.ended() == ("FAILED", "1:0", 2)
-    assert again.steps() == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]
-    assert again.ends() == ["failed"] * 3 and again.log().count("requeued") == 2
-    assert not run.finished and not again.finished
-    assert once.ended() == ("COMPLETED", "0:0", 1)
-    assert once.steps() == [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1), (5, 1)]
 
 
 def test_a_run_that_hangs_is_restarted_with_its_stacks_saved(run: Run) -> None:
@@ -133,15 +78,3 @@ def test_stop_and_save_ends_the_run_for_good(cluster: Cluster, run: Run) -> None
     assert run.ends() == ["stopped"] and not run.finished
     assert run.ended(run.resubmit()) == ("COMPLETED", "0:0", 0)
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
-
-
-def test_checkpoints_that_are_gone_end_the_job(cluster: Cluster, run: Run) -> None:
-    """It would train the same steps for ever."""
-    job = run.submit("grpo.max_num_steps=5", HOLD_AT="3")
-    run.trained(3)
-    assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
-    until(lambda: cluster.job(job)["Restarts"] == "1", "requeued")
-    (run.folder / "checkpoints").rename(run.folder / "lost")
-    assert run.ended() == ("FAILED", "1:0", 1)
-    assert run.steps() == [(1, 0), (2, 0), (3, 0)]
-    assert "step 3 was saved, but" in run.log() and not run.finished

@@ -16,11 +16,3 @@ def test_two_runs_of_one_name_never_meet(cluster: Cluster, run: Run) -> None:
         assert one.ended() == ("COMPLETED", "0:0", 1)
         assert one.steps() == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
         assert one.finished
-
-
-def test_a_folder_is_not_given_to_another_config(run: Run) -> None:
-    run.submit("grpo.max_num_steps=2")
-    done = run.command("grpo.max_num_steps=3 --submit")
-    held = f"--name: /srv/user/runs/{run.name} "
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(held)
-    assert run.ended() == ("COMPLETED", "0:0", 0)

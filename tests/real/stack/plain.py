@@ -67,11 +67,7 @@ class Plain:
             norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0))
             losses.append(float(loss.detach()))
             optimizer.step()
-        return {
-            "losses": losses,
-            "norms": [norm],
-            "mismatch": [] if asked.bypass else [float(gap)],
-        }
+        return {"losses": losses, "norms": [norm], "mismatch": [] if asked.bypass else [float(gap)]}
 
     def _imbalance(self, ids: Tensor) -> Tensor:
         """What Megatron adds to the gradient, by micro-batches; it is in no reported loss."""

@@ -6,10 +6,9 @@ from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, contradictions
-from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_ratio
-from nemo_algos.algorithms.record import TOKEN_INPUTS
+from nemo_algos.algorithms.kernel import Component
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
-from nemo_algos.engines.nemo.derived_config import uses_gym
+from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 from nemo_algos.preflight.check.rule import note
@@ -44,7 +43,12 @@ def fixed(run: Preflight) -> Iterator[Finding]:
     """Keys that would change the meaning of a method have their one value."""
     for path, value, reason in FIXED:
         found = run[path]
-        if found is not None and found != value:
+        if found in (None, value):
+            continue
+        if path in DECIDED and at(run.written, path) is None:
+            what = f"the run sets {json.dumps(value)}, the base config has {json.dumps(found)}"
+            yield note(path, f"{what}: {reason}.")
+        else:
             yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
 
 
@@ -67,7 +71,10 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
     watched = [k for k in ("stop_above", "dump") if run[f"mismatch.{k}"]]
     if not is_ratioless(algorithm):
         reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
-        yield Finding(path, f"{reason}. Set it to false.")
+        if at(run.written, path) is None:
+            yield note(path, f"the base config has it: {reason}. The run sets it to false.")
+        else:
+            yield Finding(path, f"{reason}. Set it to false.")
     elif run[own] != rollouts:
         reason = f"it needs one update per rollout batch, but `{own}` is {run[own]}"
         yield Finding(path, f"{reason}. Set that to {rollouts}.")
@@ -77,14 +84,6 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
     elif watched:
         reason = f"without old log-probs, `mismatch.{watched[0]}` has nothing to compare"
         yield Finding(path, f"{reason}. Set it to false, or remove `mismatch.{watched[0]}`.")
-
-
-def is_ratioless(algorithm: Algorithm) -> bool:
-    """Whether nothing of it reads the old policy's log-probs."""
-    method = algorithm.base.method
-    score = algorithm.base.form == "logprob" and method.log_ratio is token_log_ratio
-    plain = score and method.reweight is keep_advantages
-    return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
 
 
 def derived_keys(run: Preflight) -> Iterator[Finding]:
@@ -154,7 +153,7 @@ def estimators(run: Preflight) -> Iterator[Finding]:
         yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
     elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
         what = f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used"
-        yield Finding(path, f"{what}. Set it to null to confirm.")
+        yield note(path, f"{what}.")
     path = "grpo.use_leave_one_out_baseline"
     if at(run.written, path):
         reason = "dynamic sampling would use it to drop single responses of a group"

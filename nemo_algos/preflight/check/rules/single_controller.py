@@ -144,6 +144,23 @@ def whole_batch_readers(a: Algorithm) -> list[str]:
     return sorted(found | ({"rollout_is_batch_normalize"} if batchwise else set()))
 
 
+def advantage_workers(run: Preflight) -> Iterator[Finding]:
+    """A newer controller's processes of advantages would keep the method's other signals."""
+    path = f"{SINGLE_CONTROLLER}.num_advantage_workers"
+    if run.controlled and run[path]:
+        reason = "the method's bounds are computed with its advantages, in the controller's process"
+        yield error(path, f"{reason}. Set it to 0.")
+
+
+def kept_rollouts(run: Preflight) -> Iterator[Finding]:
+    """A newer controller resumes with its finished rollouts, and asks for them in checkpoints."""
+    path = "checkpointing.save_data_plane"
+    asked = path in run.nemo_rl.schema and run["checkpointing.enabled"] and not run[path]
+    if run.controlled and asked and run.sampler != "custom":
+        reason = "this NeMo-RL's single controller may only save checkpoints with their rollouts"
+        yield warning(path, f"{reason}. Set it to true.")
+
+
 def reward_sum(run: Preflight) -> Iterator[Finding]:
     """Its queue carries the sum of the rewards alone."""
     a = run.algorithm

@@ -2,8 +2,7 @@
 
 grpo.max_num_steps, checkpointing.save_period and where checkpoints go are the config's. With
 HOLD_AT=3 an attempt that resumes nothing waits after step 3 until it is asked to stop, or ended;
-with HANG_AT=3 it waits for ever; with CRASH_AT=3 it dies there. With FAILS_AT=3 step 3 is the last
-of any attempt, by an error; with NO_SAVE nothing is ever saved.
+with HANG_AT=3 it waits for ever. With FAILS_AT=3 step 3 is the last of any attempt, by an error.
 """
 
 import json
@@ -29,8 +28,6 @@ def at(step: int, name: str) -> bool:
 
 def save(step: int) -> None:
     """As NeMo-RL: under another name until it is whole."""
-    if os.environ.get("NO_SAVE"):
-        return
     whole, partial = checkpoints / f"step_{step}", checkpoints / f"tmp_step_{step}"
     partial.mkdir(parents=True, exist_ok=True)
     (partial / "training_info.json").write_text(json.dumps({"total_steps": step}))
@@ -49,8 +46,6 @@ for step in range(done + 1, last + 1):
     with (run / "steps.txt").open("a") as lines:
         lines.write(f"{step} {attempt}\n")
     assert not at(step, "FAILS_AT"), "as planned"
-    if not done and at(step, "CRASH_AT"):
-        os.abort()
     while not done and at(step, "HANG_AT"):
         time.sleep(0.1)
     while not done and at(step, "HOLD_AT") and not (run / "stop").exists():

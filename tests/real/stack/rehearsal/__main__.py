@@ -10,13 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.preflight.check.data import (
-    datasets,
-    program,
-    ray_head,
-    stand_in_tokenizer,
-    verdict,
-)
+from nemo_algos.preflight.check.data import datasets, program, ray_head, stand_in_tokenizer, verdict
 from nemo_algos.preflight.check.data.environment import PROGRAM
 from nemo_algos.preflight.check.data.verdict import Verdict
 from nemo_algos.preflight.check.judge import judge

@@ -12,7 +12,7 @@ from typing import Any
 
 # name -> who imports it and why nothing of it runs
 MODULES: dict[str, str] = {
-    "megatron.energon": "Bridge's data modules for images import it (base_energon_datamodule.py)",
+    "megatron.energon": "Bridge's data modules for images import it (base_energon_datamodule.py)"
 }
 
 

@@ -28,10 +28,7 @@ def transformer_engine(module: Any) -> None:
     absent.lost("transformer_engine")
 
 
-@shim(
-    "megatron.bridge.peft.utils",
-    (BRIDGE + "peft/utils.py", "elif HAVE_TE and any("),
-)
+@shim("megatron.bridge.peft.utils", (BRIDGE + "peft/utils.py", "elif HAVE_TE and any("))
 def local_adapters(module: Any) -> None:
     """Without Transformer Engine megatron-core's names of its layers are there, and no classes."""
     replace(module, "HAVE_TE", False)
@@ -68,10 +65,7 @@ def local_layers(module: Any) -> None:
 
 @shim(
     "megatron.bridge.models.gpt_provider",
-    (
-        "megatron/core/transformer/transformer_config.py",
-        "apply_rope_fusion is not available.",
-    ),
+    ("megatron/core/transformer/transformer_config.py", "apply_rope_fusion is not available."),
 )
 def no_fusions(module: Any) -> None:
     """The import from Hugging Face knows nothing of policy.megatron_cfg's fusions."""
@@ -95,8 +89,7 @@ def without_cuda(module: Any) -> None:
 
 
 @shim(
-    "megatron.bridge.training.initialize",
-    (BRIDGE + "training/initialize.py", "compile_helpers()"),
+    "megatron.bridge.training.initialize", (BRIDGE + "training/initialize.py", "compile_helpers()")
 )
 def no_make(module: Any) -> None:
     """It would run make for the indices of data sets; the package has no Makefile."""

@@ -16,10 +16,7 @@ PACKED = "nemo_rl/utils/packed_tensor.py"
 GROUP = "nemo_rl/distributed/stateless_process_group.py"
 
 
-@shim(
-    "nemo_rl.utils.nvml",
-    (BACKEND, "return get_device_uuid(self.device.index)"),
-)
+@shim("nemo_rl.utils.nvml", (BACKEND, "return get_device_uuid(self.device.index)"))
 def device_uuid(module: Any) -> None:
     """NVML's name of a device, which names the refit's socket: this run's own, by Ray's number.
 
@@ -82,11 +79,7 @@ def nccl4py(module: Any) -> None:
     """nccl4py is a GPU's: its communicator is one of gloo."""
 
 
-@shim(
-    "torch",
-    (GROUP, "stream=int(stream.cuda_stream)"),
-    (GROUP, "with torch.cuda.device(device)"),
-)
+@shim("torch", (GROUP, "stream=int(stream.cuda_stream)"), (GROUP, "with torch.cuda.device(device)"))
 def stream_number(torch: Any) -> None:
     """NCCL is given a device and the number of a stream."""
     replace(Stream, "cuda_stream", 0)
