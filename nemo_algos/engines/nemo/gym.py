@@ -13,10 +13,12 @@ from typing import Any
 
 import ray
 from nemo_rl.data.utils import setup_response_data
+from ray.exceptions import GetTimeoutError, RayError
 
 from nemo_algos.engines.nemo import versions
 
 TASK = "nemo_gym"  # NeMo-RL's rollouts look up the actor by this name
+SIGNAL = signal.SIGUSR2  # Ctrl-C's is ignored by what a shell starts in the background
 PERIOD = 30.0  # seconds between two questions whether all servers live
 
 
@@ -38,9 +40,13 @@ def data_sets(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     return train, validation
 
 
+class _Ended(BaseException):
+    """A server has ended; no Exception, which trainers may catch, print and go on after."""
+
+
 @contextmanager
 def watched(actor: Any) -> Iterator[None]:
-    """Within, the run ends where a server does, if NeMo-RL's actor can tell.
+    """Within, on the main thread, the run ends where a server does, if NeMo-RL's actor can tell.
 
     Else it would wait: Gym's clients ask again and again where nobody answers. Raises
     BrokenExecutor with what Gym says of the server.
@@ -53,25 +59,31 @@ def watched(actor: Any) -> Iterator[None]:
     main = threading.get_ident()
 
     def watch() -> None:
-        while not over.wait(PERIOD):
+        while not faults and not over.wait(PERIOD):
             try:
-                ray.get(actor.health_check.remote())
-            except Exception as fault:  # whatever it raises: no rollout will end
-                if not over.is_set():
-                    faults.append(fault)
-                    # a real signal, which also wakes what waits in a system call
-                    signal.pthread_kill(main, signal.SIGINT)
-                return
+                ray.get(actor.health_check.remote(), timeout=PERIOD)
+            except GetTimeoutError:  # the actor is busy
+                continue
+            except RayError as fault:
+                faults.append(fault)
+        while not over.is_set():  # what waits, as an event loop, may drop the first
+            signal.pthread_kill(main, SIGNAL)
+            over.wait(1.0)
 
-    watcher = threading.Thread(target=watch, name="nemo-gym", daemon=True)
+    def end(*_: Any) -> None:
+        if not over.is_set():
+            raise _Ended
+
+    before = signal.signal(SIGNAL, end)
+    watcher = threading.Thread(target=watch, name=TASK, daemon=True)
     watcher.start()
     try:
         yield
-    except KeyboardInterrupt:
-        if not faults:
-            raise
+    except _Ended:
+        over.set()
         what = getattr(faults[0], "cause", None) or faults[0]  # Ray's has the traceback before it
         raise BrokenExecutor(f"NeMo Gym makes no more rollouts: {what}") from None
     finally:
         over.set()
         watcher.join()
+        signal.signal(SIGNAL, before)

@@ -1,12 +1,15 @@
 """NeMo Gym's part of the launcher, before, around and after NeMo-RL's setup, without a server."""
 
+import contextlib
 import functools
+import signal
 import time
 from concurrent.futures import BrokenExecutor
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from ray.exceptions import GetTimeoutError, RayError
 from shipped_run import compose
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
@@ -126,16 +129,35 @@ def _parts(setup):
 
 def test_a_server_that_ends_is_named(monkeypatch):
     answered(monkeypatch)
-    error = RuntimeError("Process `office` finished unexpectedly!")
+    error = RayError("Process `office` finished unexpectedly!")
     actor = SimpleNamespace(health_check=Remote(lambda: error))
     said = "no more rollouts: Process `office` finished"
     with pytest.raises(BrokenExecutor, match=said), gym.watched(actor):
         time.sleep(30)
 
 
+def test_a_wait_that_drops_the_first_signal_gets_another(monkeypatch):
+    """As an event loop may, which logs what is raised in one of its callbacks."""
+    answered(monkeypatch)
+    actor = SimpleNamespace(health_check=Remote(lambda: RayError("ended")))
+    with pytest.raises(BrokenExecutor), gym.watched(actor):
+        with contextlib.suppress(gym._Ended):
+            time.sleep(30)
+        time.sleep(30)
+
+
+def test_a_busy_actor_is_asked_again(monkeypatch):
+    answered(monkeypatch)
+    answers = [GetTimeoutError("busy")] * 3 + [RayError("ended")]
+    actor = SimpleNamespace(health_check=Remote(lambda: answers.pop(0)))
+    with pytest.raises(BrokenExecutor, match="ended"), gym.watched(actor):
+        time.sleep(30)
+    assert not answers
+
+
 def test_what_ray_says_around_it_is_left_out(monkeypatch):
     answered(monkeypatch)
-    wrapped = RuntimeError("ray::NemoGym.health_check() (pid=1)")
+    wrapped = RayError("ray::NemoGym.health_check() (pid=1)")
     wrapped.cause = RuntimeError("Process `office` finished")  # pyright: ignore
     actor = SimpleNamespace(health_check=Remote(lambda: wrapped))
     with pytest.raises(BrokenExecutor) as error, gym.watched(actor):
@@ -146,8 +168,10 @@ def test_what_ray_says_around_it_is_left_out(monkeypatch):
 @pytest.mark.parametrize("actor", [None, SimpleNamespace(), "well"])
 def test_ctrl_c_and_errors_of_the_run_stay_what_they_are(monkeypatch, actor):
     answered(monkeypatch)
+    before = signal.getsignal(gym.SIGNAL)
     actor = SimpleNamespace(health_check=Remote(lambda: None)) if actor == "well" else actor
     for error in (KeyboardInterrupt, FloatingPointError):
         with pytest.raises(error), gym.watched(actor):
             time.sleep(0.05)
             raise error
+    assert signal.getsignal(gym.SIGNAL) == before

@@ -314,6 +314,7 @@ def test_setups_values_are_found_by_their_types(monkeypatch):
         "logger": 8,
         "grpo_save_state": 9,
         "master_config": 10,
+        "nemo_gym": 2,
     }
 
 

@@ -51,7 +51,8 @@ class World(NamedTuple):
 
     def reward(self, calls: list[list[str]], row: dict[str, Any]) -> float:
         """What the server pays for the calls of each turn."""
-        made = [call for turn in calls for call in turn]
+        several = row["responses_create_params"].get("parallel_tool_calls", True)
+        made = [call for turn in calls for call in (turn if several else turn[:1])]
         right = self.call(row)
         if self == WEATHER:  # a point for a call as its schema has it, one for the right one
             return float(bool(made)) + float(right in made)

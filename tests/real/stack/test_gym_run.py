@@ -27,6 +27,8 @@ from nemo_algos.algorithms.kernel import Component
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 
+# v0.7.0's HTTP server is of an older vLLM than the stack's: vllm.entrypoints.serve.render
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("main_alone")]
 CONFIG = Path(__file__).with_name("gym.yaml")
 STEPS, ROLLOUTS, LONGEST, TURNS = 2, 32, 8, 3
 INVALID_AT, MALFORMED_AT, LOW = -5.0, -2.0, -3.0
@@ -185,7 +187,6 @@ def servers(place: tuple[Path, Env]) -> tuple[Path, Env]:
     return above, {**env, **gym.variables(above)}
 
 
-@pytest.mark.slow
 def test_a_response_of_several_turns_has_penalties_for_its_messages(
     servers: tuple[Path, Env],
 ) -> None:
@@ -196,7 +197,6 @@ def test_a_response_of_several_turns_has_penalties_for_its_messages(
     assert min(run.curve("num_malformed_thinking")) > 0
 
 
-@pytest.mark.slow
 def test_etr_at_the_office(servers: tuple[Path, Env]) -> None:
     run = Gym(servers, "office", OFFICE, "etr").run()
     is_sound(run)
@@ -206,17 +206,13 @@ def test_etr_at_the_office(servers: tuple[Path, Env]) -> None:
     assert len(next(traced).read_text().splitlines()) > STEPS
 
 
-@pytest.mark.slow
 def test_erpo_reads_entropies_of_several_turns(servers: tuple[Path, Env]) -> None:
     run = Gym(servers, "erpo", WEATHER, "erpo").run()
     is_sound(run)
     assert all(0 <= share <= 1 for share in run.curve("erpo/gate_open_share"))
 
 
-@pytest.mark.slow
-def test_gdpo_gets_the_parts_that_the_server_gives(
-    servers: tuple[Path, Env], main_alone: None
-) -> None:
+def test_gdpo_gets_the_parts_that_the_server_gives(servers: tuple[Path, Env]) -> None:
     run = Gym(servers, "parts", WEATHER, "gdpo").run()
     is_sound(run)
     trains_on_its_own_advantages(run, "gdpo")
@@ -226,10 +222,7 @@ def test_gdpo_gets_the_parts_that_the_server_gives(
         assert torch.equal(sum(parts.values()), batch["rewards"])  # pyright: ignore
 
 
-@pytest.mark.slow
-def test_a_server_that_dies_ends_the_run_with_a_sentence(
-    servers: tuple[Path, Env], main_alone: None
-) -> None:
+def test_a_server_that_dies_ends_the_run_with_a_sentence(servers: tuple[Path, Env]) -> None:
     run = Gym(servers, "dead", OFFICE, "quatro", "grpo.max_num_steps=50")
     attempt = run.start(program=Path(gymnast.__file__))
     reached = attempt.reaches(run.folder / "batch_1.pt", TIMEOUT)

@@ -8,7 +8,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Component
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
-from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless
+from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
 from nemo_algos.preflight.check.rule import note
@@ -291,3 +291,20 @@ def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
             what = f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do"
             effect = "Corrections would treat the sampler as another policy"
             yield Finding(path, f"{what}. {effect}. Set it to {PROCESSED}.")
+
+
+def untried_gym(run: Preflight) -> Iterator[Finding]:
+    """What NeMo Gym has never run with here."""
+    if not uses_gym(run["env"]):
+        return
+    if run.controlled:
+        reason = "NeMo Gym has not been run here with the single controller"
+        cure = "Use a base config without async_rl."
+        yield Finding("env.should_use_nemo_gym", f"{reason}. {cure}")
+    if run["policy.is_vlm"]:
+        reason = "NeMo Gym has only been run here with text"
+        yield Finding("policy.is_vlm", f"{reason}. Use a base config without images or videos.")
+    backend = run["policy.generation.backend"]
+    if backend not in ("vllm", "megatron"):
+        reason = f"NeMo Gym has not been run here with {backend}"
+        yield Finding("policy.generation.backend", f"{reason}. Set it to vllm.")

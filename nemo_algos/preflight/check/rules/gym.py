@@ -1,4 +1,4 @@
-"""NeMo Gym: what NeMo-RL's script asserts of a run whose servers roll out, and what never ran."""
+"""NeMo Gym: what NeMo-RL's own script asserts of a run whose servers roll out."""
 
 from collections.abc import Iterator
 
@@ -14,26 +14,15 @@ PROCESSOR = "nemo_gym_data_processor"  # the one that gives rows of Gym
 CONFIGS = f"{GYM}.config_paths"
 MODEL = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
 PENALTIES = ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage")
-SWITCH = "env.should_use_nemo_gym"
 
 
 def gym_servers(run: Preflight) -> Iterator[Finding]:
     """The servers are started, find an engine that answers over HTTP, and give what is trained."""
     if not uses_gym(run["env"]):
         return
-    backend = run[f"{GENERATION}.backend"]
-    if run.controlled:
-        reason = "NeMo Gym has not been run here with the single controller"
-        yield error(SWITCH, f"{reason}. Set `async_rl: null`, or use another base config.")
-    if backend not in ("vllm", "megatron"):
-        what = f"NeMo Gym's servers ask an engine over HTTP, which {backend} was never here"
-        yield error(f"{GENERATION}.backend", f"{what}. Set it to vllm.")
-    if backend == "megatron" and not run[f"{MCORE}.expose_http_server"]:
+    if run[f"{GENERATION}.backend"] == "megatron" and not run[f"{MCORE}.expose_http_server"]:
         reason = "NeMo Gym's servers ask the engine over HTTP"
         yield error(f"{MCORE}.expose_http_server", f"{reason}. Set it to true.")
-    if run["policy.is_vlm"]:
-        reason = "NeMo Gym has only been run here with text"
-        yield error("policy.is_vlm", f"{reason}. Use a base config without images or videos.")
     paths = run[CONFIGS]
     if not paths:
         reason = "they name NeMo Gym's servers"
