@@ -16,11 +16,16 @@ from nemo_algos.preflight.check.release import SHIPPED, is_grpo, read
 
 
 def kept(root: Path) -> dict[str, Any]:
-    """What is kept of a checkout: of a config that is not for GRPO the names of its sections."""
+    """What is kept of a checkout: its configs below examples/configs.
+
+    Of one that is not for GRPO only the names of its sections.
+    """
     release = read(root)
     log = ["git", "-C", str(root), "log", "-1", "--format=%cs (%h)"]
     commit = subprocess.run(log, check=True, capture_output=True, text=True).stdout.strip()
-    configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
+    names = [name for name in release.configs if (root / "examples/configs" / name).is_file()]
+    whole = {name: release.configs[name] for name in names}
+    configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in whole.items()}
     return {
         "name": f"NeMo-RL of {commit}, which ships with nemo_algos",
         "schema": release.schema,
