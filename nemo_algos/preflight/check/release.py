@@ -191,7 +191,7 @@ def _name(root: Path) -> str:
     info = root / "nemo_rl" / "package_info.py"
     text = info.read_text(encoding="utf-8") if info.is_file() else ""
     numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE)
-    version = f"NeMo-RL {'.'.join(numbers)}"
+    version = f"NeMo-RL {'.'.join(numbers) or f'in {root}'}"
     commit = _commit(root)
     return f"{version} at commit {commit[:9]}" if commit else version
 
