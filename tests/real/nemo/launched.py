@@ -58,7 +58,8 @@ def replaced() -> list[str]:
     modules = [import_module(name) for name in patches.CREATORS if versions.present(name)]
     with patches.in_place(Estimator(build("etr"))):
         factories = {m.__name__: getattr(m, patches.FACTORY) for m in modules}
-        return [name for name, made in factories.items() if made.__module__ == patches.__name__]
+        made = {name: getattr(of, "func", of) for name, of in factories.items()}  # a partial's
+        return [name for name, by in made.items() if by.__module__ == patches.__name__]
 
 
 def main(folder: str) -> None:
