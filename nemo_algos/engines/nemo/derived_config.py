@@ -19,8 +19,6 @@ DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.patches.given"
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
-
-
 GYM = "env.nemo_gym"
 SERVED = {"async_engine": True, "expose_http_server": True}  # as NeMo-RL sets for NeMo Gym
 # of a loss whose terms we weigh by the sampler ourselves
@@ -30,8 +28,6 @@ UNWEIGHTED = {
     "truncated_importance_sampling_ratio": None,
     "truncated_importance_sampling_ratio_min": None,
 }
-
-
 # what the method decides of a base config's other loss or estimator; a user's own is refused
 DECIDED = {
     "loss_fn.disable_ppo_ratio": False,

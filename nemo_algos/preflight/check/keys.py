@@ -64,7 +64,10 @@ def _examples(release: Release) -> dict[str, str]:
     """The keys of NeMo-RL's own configs, each with one that has it."""
     found: dict[str, str] = {}
     for name, file in config_files(release.root).items() if release.root else ():
-        plain = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+        try:
+            plain = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+        except yaml.YAMLError:  # a template, say
+            continue
         for path in _paths(plain) if isinstance(plain, Mapping) else ():
             found.setdefault(path, name)
     return found

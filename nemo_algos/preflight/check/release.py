@@ -55,7 +55,6 @@ CONTROLLED = (
     "grpo.val_at_end",
     "grpo.val_at_start",
     "grpo.val_period",
-    "reward_penalties",
 )
 # what rules rest on: a piece of code, or a parameter, and the module or function that has it
 CODE = {
@@ -250,7 +249,10 @@ class _Configs(_Lazy):
 
     def make(self, name: str) -> dict[str, Any]:
         """The config with those that it goes over, interpolations as written."""
-        plain: Any = OmegaConf.to_container(inherited(self.files[name]))
+        try:
+            plain: Any = OmegaConf.to_container(inherited(self.files[name]))
+        except RecursionError:
+            raise ValueError(f"{self.files[name]} goes over itself by `defaults`.") from None
         return plain
 
 

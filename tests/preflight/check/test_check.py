@@ -264,6 +264,26 @@ def test_a_missing_v2_is_false():
     assert finding.severity == "error" and "save" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("base", "key", "value"),
+    [
+        ("performance/grpo-deepseek-v3-64n4g-async-1off", "force_on_policy_ratio", False),
+        (
+            "grpo-cispo-mm1-async-lag1-highoffpolicy-qwen3-30ba3b-3n8g-megatron-cispo",
+            "use_cispo",
+            False,
+        ),
+    ],
+)
+def test_the_method_decides_what_a_base_config_has(base, key, value):
+    """It trains with the method's ratio, and a note says so."""
+    written = apply_overrides(read(SHIPPED / ONE), [f"nemo_rl.config=recipes/llm/{base}.yaml"])
+    assert MAIN.configs[f"recipes/llm/{base}.yaml"]["loss_fn"][key] is not value
+    run, findings = module.judge(written, MAIN)
+    assert run[f"loss_fn.{key}"] is value
+    assert [f.severity for f in findings if f.path == f"loss_fn.{key}"] == ["note"]
+
+
 def test_a_prompt_file_is_read(tmp_path):
     prompt = tmp_path / "p.txt"
     prompt.write_text("End with Answer: x. {}")

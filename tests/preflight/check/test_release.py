@@ -174,6 +174,22 @@ def test_a_key_of_another_config_alone_is_a_warning(tmp_path):
     assert finding.severity == "error"
 
 
+def test_broken_configs_of_a_checkout_are_named(tmp_path):
+    """A template beside them, which is no YAML, is not."""
+    releases.write(tmp_path)
+    folder = tmp_path / "examples" / "configs"
+    texts = {"loop": "defaults: again.yaml\n", "again": "defaults: loop.yaml\n"}
+    texts |= {"torn": "a: [", "list": "[1, 2]\n"}
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    found = find(str(tmp_path))
+    for name in texts:
+        with pytest.raises(ValueError, match=rf"{name}\.yaml"):
+            found.configs[f"{name}.yaml"]
+    base = found.configs["grpo_math_1B.yaml"]
+    assert [f.severity for f in unknown_keys({"policy": {"x": 1}}, base, found)] == ["error"]
+
+
 def test_its_name_is_read_from_gits_files(tmp_path):
     """A stranger's clone may name programs that git would run."""
     releases.write(tmp_path)
