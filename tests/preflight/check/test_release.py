@@ -40,6 +40,7 @@ class Config(Base):
     whole: "Optional[int]"
     lists: list[Renamed] | None
     foreign: somewhere.Thing
+    loose: str | somewhere.Path
     share: Annotated[float, Field(gt=0, le=1)] = 0.5
     mode: MODES
     sampler: Annotated[Union[Fifo, Custom], Field(discriminator="name")]
@@ -75,6 +76,7 @@ def test_annotations_become_schemas(tmp_path):
         "foreign": {},
         "kind": {"enum": ["1", "2"], "type": "string"},
         "lists": {"anyOf": [{"type": "array", "items": {"type": "object"}}, NULL]},
+        "loose": {},
         "lists.deep": {"type": "boolean"},
         "low": {"type": "integer", "minimum": 1, "exclusiveMaximum": 9, "default": 3},
         "mode": {"const": "x", "type": "string"},
