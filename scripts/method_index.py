@@ -37,7 +37,8 @@ An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) 
 the largest difference of loss and gradient in float64 (of the gradient alone where the paper's loss
 has another value), over batches with unequal groups, holes, an empty row and a
 [flat group](../glossary.md#flat-group). Every method is also compared, to 1e-9, with a program that
-was written from the papers without this package (`tests/golden/oracle.py`).
+was written from the formulas without this package (`tests/golden/oracle.py`; of methods by turn
+`tests/algorithms/methods/test_turns.py`).
 """
 SETTINGS = """
 ## Corrections for the sampler
@@ -111,8 +112,8 @@ def formula(method: Method) -> str:
 
 def document(method: Method) -> str:
     """The docstring of the one function of the record that has the method's name and a reason."""
-    slots = (method.advantages, method.log_ratio, method.reweight)
-    named = [f for f in slots if f.__name__.startswith(f"{method.name}_")]
+    slots = (method.advantages, method.bounds, method.log_ratio, method.reweight)
+    named = [f for f in slots if f and f.__name__.startswith(f"{method.name}_")]
     (text,) = (doc for doc in map(inspect.getdoc, named) if doc and "\n\nWhy: " in doc)
     return text
 

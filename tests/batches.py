@@ -29,7 +29,7 @@ REWARDS = ((0.0, 1.0, 0.3, 0.0, 1.0, 0.7), (1.0,) * 4, (0.6,), (0.0, 0.5, 1.0), 
 
 every_method = pytest.mark.parametrize("name", METHODS)
 # a term beside the advantage pulls to pi_old, or to a teacher, where the advantage is 0
-PULLING = {"quatro", "kl_cov", "prime_rl", "dro", "kimi", "opd"}
+PULLING = {"quatro", "turn_quatro", "kl_cov", "prime_rl", "dro", "kimi", "opd"}
 
 
 # GRPO's surrogate with nothing in its way: what dual_clip is for
@@ -101,6 +101,8 @@ def make(
         reward_parts={"right": (won > 0.5).double(), "brief": mask.sum(1) / positions},
         prompt=torch.tensor([2**40 - flat[i][0] for i in order]),
         drift=torch.full_like(won, 0.01),
+        turn=(torch.arange(positions) * 3 // positions).expand(shape),
+        turn_rewards=torch.stack([0.3 * won.roll(1), 0.2 - 0.5 * won.roll(2)], 1),
     )
     return Batch(rollouts, off_mask(logprobs, mask).to(dtype))
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
 PER_SEQUENCE = {
     "reward_parts": "name the parts of the reward, each [B]",
+    "turn_rewards": "say what each turn has earned, [B, T] (engines: parts turn_1, turn_2, ...)",
     "prompt": "give each sequence the number of its prompt [B], e.g. `prompt_key` of its tokens",
     "drift": "measure how far the policy has moved since the previous batch, [B]",
 }
@@ -54,7 +55,7 @@ def needs_of_rest(method: Method) -> frozenset[str]:
     """The inputs that the method's bounds and extras need."""
     inputs = TOKEN_INPUTS if method.extras else frozenset[str]()
     more = method.bounds or method.extras
-    return method.needs & (inputs | {"unit_rewards"}) if more else frozenset()
+    return method.needs & (inputs | {"unit_rewards", "turn_rewards"}) if more else frozenset()
 
 
 @dataclass(frozen=True)

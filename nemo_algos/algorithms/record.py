@@ -100,8 +100,9 @@ class ClipParams(Params):
 # DriverOutput ({} at first); unit_rewards: of bounds and extras where there are any, else of the
 # advantages; teacher: ref_logprobs are another model's; the last two are of partners
 Need = Literal[
-    "ref_logprobs", "entropy", "gen_logprobs", "unit_rewards", "reward_parts", "memory", "prompt",
-    "drift", "entropy_gradient", "teacher", "sequence_advantages", "sequence_mean",
+    "ref_logprobs", "entropy", "gen_logprobs", "unit_rewards", "reward_parts", "turn_rewards",
+    "memory", "prompt", "drift", "entropy_gradient", "teacher", "sequence_advantages",
+    "sequence_mean",
 ]  # fmt: skip
 Form = Literal["ratio", "logprob"]
 Clips = Literal["ratio", "token", "weight"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -27,7 +28,9 @@ TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
     "sample_mask": True,
     "prompt": True,
     "drift": True,
+    "turn": False,
 }
+TURN_PART = re.compile("turn_([1-9][0-9]{0,2})")  # the part of the reward that a turn has earned
 
 
 def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +54,46 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     kept = values["sample_mask"]
     masked = mask if kept is None else mask & kept.bool()[:, None]
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
-    return values | {"mask": masked, "reward_parts": parts}
+    earned = _turn_rewards(values["turn_rewards"], mask)
+    turn = _turns(values["turn"], earned is not None, mask)
+    return values | {
+        "mask": masked,
+        "reward_parts": parts,
+        "turn": turn,
+        "turn_rewards": earned,
+    }
+
+
+def _turn_rewards(given: Any, mask: Tensor) -> Tensor | None:
+    """[B,T] in float64."""
+    earned = _tensor("turn_rewards", given)
+    if earned is None:
+        return None
+    if earned.dim() != 2 or len(earned) != len(mask):
+        raise ValueError(
+            f"turn_rewards has shape {list(earned.shape)}, but for {len(mask)} sequences it must "
+            f"have [{len(mask)}, T], one value for each of T turns (0 for turns that there are not)"
+        )
+    _check_kind("turn_rewards", earned)
+    _check_finite("turn_rewards", earned)
+    return earned.double()
+
+
+def _turns(given: Tensor | None, by_turn: bool, mask: Tensor) -> Tensor | None:
+    """The given turns; else, with rewards by turn, each unbroken run of the mask is one."""
+    if given is None:
+        if not by_turn:
+            return None
+        begins = mask.clone()
+        begins[:, 1:] &= ~mask[:, :-1]
+        return (begins.cumsum(1) - 1).clamp(min=0)
+    if given.is_floating_point() or given.dtype == torch.bool:
+        raise ValueError(
+            f"turn has dtype {given.dtype}, but the turn of a token is an integer, from 0 on"
+        )
+    if bool((given.where(mask, 0) < 0).any()):
+        raise ValueError("turn is negative on a response token, but turns count from 0")
+    return given
 
 
 def _check_kind(name: str, value: Tensor | None) -> None:
@@ -116,6 +158,21 @@ def _tensor(name: str, values: Any) -> Tensor | None:
         raise ValueError(reason) from None
 
 
+def by_turn(
+    parts: Mapping[str, Tensor], weights: Mapping[str, float] | None = None
+) -> Tensor | None:
+    """`turn_rewards` [B,T] of the parts [B] named turn_1, turn_2, ...; None where none is."""
+    numbers = {name: TURN_PART.fullmatch(name) for name in parts}
+    turns = {int(match[1]): name for name, match in numbers.items() if match}
+    if not turns:
+        return None
+    nothing = torch.zeros_like(next(iter(parts.values())), dtype=torch.float64)
+    earned = [nothing] * max(turns)
+    for number, name in turns.items():
+        earned[number - 1] = (weights or {}).get(name, 1.0) * parts[name].double()
+    return torch.stack(earned, 1)
+
+
 def prompt_key(tokens: Sequence[int]) -> int:
     """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
     digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
@@ -145,6 +202,10 @@ class Rollouts:
     drift          [B]    how far the policy has moved since the batch before, the same for all:
                           mean |log pi - log pi then| over that batch's tokens, nats, where a memory
                           needs it
+    turn           [B,S]  integer, the turn of each response token, from 0, where a method goes by
+                          turn; default: each unbroken run of the mask is a turn
+    turn_rewards   [B,T]  what each turn has earned, where a method goes by turn; what of the reward
+                          is in none of them came with the last turn
 
     Each may be given as (nested) lists of numbers, and is taken without its gradient. Raises
     ValueError when shapes or dtypes disagree or a reward is not finite.
@@ -164,6 +225,8 @@ class Rollouts:
     prompt: Tensor | None = None
     drift: Tensor | None = None
     outcomes: Tensor | None = None
+    turn: Tensor | None = None
+    turn_rewards: Tensor | None = None
 
     largest_logprob: ClassVar[float] = 1e-3
     """What a log-prob may be at most: rounding can lift a certain token's above 0."""
@@ -181,6 +244,7 @@ class Rollouts:
         """The sub-batch of these rows (indices [N], a bool mask [B], or a slice)."""
         values = {name: getattr(self, name) for name in TENSORS}
         parts = self.reward_parts and {k: v[rows] for k, v in self.reward_parts.items()}
+        values["turn_rewards"] = self.turn_rewards
         rest = {k: v[rows] for k, v in values.items() if v is not None}
         return replace(self, **rest, reward_parts=parts)
 

@@ -24,6 +24,7 @@ ZOO = {
     "entropy": ("high_entropy", "clip_cov", "kl_cov"),
     "memory": ("spo", "ema_baseline"),
     "teachers": ("opd",),
+    "turns": ("turn_rloo", "turn_etr", "turn_quatro"),
 }  # fmt: skip
 FAMILIES = {"studied here": STUDIED} | {k.replace("_", " "): names for k, names in ZOO.items()}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import Memory, Signals
-from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+from nemo_algos.algorithms.rollouts import Rollouts, by_turn, prompt_key
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
@@ -123,6 +123,7 @@ class Estimator:
         entropy = self.entropy
         self.entropy = None
         group = row_hash(prompt_ids)
+        parts = reward_parts(repeated_batch or {})
         alone = -1 - torch.arange(len(group), device=group.device)
         rollouts = Rollouts(
             group=group if valid_mask is None else group.where(valid_mask.bool(), alone),
@@ -134,7 +135,8 @@ class Estimator:
             gen_logprobs=self._sampler_logprobs(generation_logprobs, repeated_batch, mask.shape[1]),
             sample_mask=self._kept_rows(mask, sample_mask, repeated_batch),
             outcomes=(repeated_batch or {}).get(OUTCOMES),
-            reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
+            reward_parts=parts if "reward_parts" in self.needs else None,
+            turn_rewards=by_turn(parts) if "turn_rewards" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(_checked(group, valid_mask, rollouts.sample_mask), self.group_size)

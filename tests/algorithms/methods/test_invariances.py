@@ -44,6 +44,8 @@ def padded(batch, places):
     mask = torch.zeros(16, len(keep), dtype=torch.bool)
     mask[:, keep] = batch.rollouts.mask
     wide = {k: widen(getattr(batch.rollouts, k)) for k in TOKEN_FIELDS}
+    wide["turn"] = torch.full(mask.shape, -7)
+    wide["turn"][:, keep] = batch.rollouts.turn
     return Batch(change(batch, mask=mask, **wide).rollouts, widen(batch.logprobs)), keep
 
 

@@ -31,7 +31,9 @@ def test_log_probs_with_a_gradient_are_constants(name):
     want = gradient(name, batch.rollouts, batch.logprobs, config)
     own = batch.rollouts
     attached = {
-        k: getattr(own, k).clone().requires_grad_() for k in TOKENS if k != "rollout_is_weights"
+        k: getattr(own, k).clone().requires_grad_()
+        for k in TOKENS
+        if getattr(own, k) is not None and k != "turn"
     }
     got = gradient(name, replace(own, **attached), batch.logprobs, config)
     assert torch.equal(got, want) and want.abs().sum() > 0

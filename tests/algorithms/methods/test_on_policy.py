@@ -15,6 +15,7 @@ def score(name, batch):
     mask = batch.rollouts.mask
     rows = mask.any(1)
     count = mask.sum(1, keepdim=True) * rows.sum() if algorithm.mean == "sequence" else mask.sum()
+    count = rows.sum() if name == "turn_quatro" else count  # a turn's product, each turn alike
     return (-A / count.clamp(min=1)).where(mask, 0.0)
 
 

@@ -185,6 +185,9 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
         return
     if "reward_parts" in algorithm.advantage_needs and not known:
         yield error("data.rewards", f"{algorithm.name} needs several rewards. Set two or more.")
+    if "turn_rewards" in algorithm.needs:
+        reason = f"{algorithm.name} goes by turn, and {run['data.task']} has one turn"
+        yield error("data.task", f"{reason}. Set it to a task of your own with turns.")
     for key, name in algorithm.columns.items():
         if name not in known:
             near = did_you_mean(name, known)

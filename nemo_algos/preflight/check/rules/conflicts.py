@@ -178,6 +178,10 @@ def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
         if remembered and run[path]:
             what = f"{algorithm.advantages.method.name} compares rewards with a success rate"
             yield Finding(path, f"{what}, and this changes their scale. Set it to false.")
+    path = "grpo.reward_scaling.enabled"
+    if "turn_rewards" in algorithm.needs and run[path]:
+        reason = f"it scales the whole reward, and not what {algorithm.name} reads of each turn"
+        yield Finding(path, f"{reason}. Set it to false.")
     path = "grpo.reward_shaping.enabled"
     if "reward_parts" in algorithm.advantage_needs and run[path]:
         reason = "NeMo-RL only shapes the sum of the rewards"

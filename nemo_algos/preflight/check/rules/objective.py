@@ -127,13 +127,16 @@ def _right_or_wrong(run: Preflight, data: Mapping[str, Any]) -> bool:
 def reward_parts(run: Preflight) -> Iterator[Finding]:
     """Parts of the reward come from NeMo-RL's environment of several rewards, or from one's own."""
     a = run.algorithm
-    if a is None or "reward_parts" not in a.needs:
+    if a is None or not {"reward_parts", "turn_rewards"} & a.needs:
         return
     for path, data in datasets(run):
         name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
             what = f"{name} gives one reward, but {a.name} needs several"
             cure = "Set it to math_multi_reward, or to an environment of your own."
+            if "turn_rewards" in a.needs:
+                what = f"{name} does not say what each turn has earned, which {a.name} needs"
+                cure = "Set it to an environment of your own with rewards turn_1, turn_2, ..."
             yield error(f"{path}.env_name", f"{what}. {cure}")
 
 

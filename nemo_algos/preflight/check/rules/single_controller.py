@@ -164,6 +164,6 @@ def kept_rollouts(run: Preflight) -> Iterator[Finding]:
 def reward_sum(run: Preflight) -> Iterator[Finding]:
     """Its queue carries the sum of the rewards alone."""
     a = run.algorithm
-    if a and run.controlled and "reward_parts" in a.needs:
+    if a and run.controlled and {"reward_parts", "turn_rewards"} & a.needs:
         reason = f"{a.name} needs each reward, but the single controller keeps only their sum"
         yield error(SINGLE_CONTROLLER, f"{reason}. {OTHER}")
