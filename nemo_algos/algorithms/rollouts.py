@@ -91,8 +91,11 @@ def _turns(given: Tensor | None, by_turn: bool, mask: Tensor) -> Tensor | None:
         raise ValueError(
             f"turn has dtype {given.dtype}, but the turn of a token is an integer, from 0 on"
         )
-    if bool((given.where(mask, 0) < 0).any()):
-        raise ValueError("turn is negative on a response token, but turns count from 0")
+    reached = given.long().where(mask, -1)
+    if bool(((given < 0) & mask).any() | (reached >= mask.shape[1]).any()):
+        raise ValueError("turn is negative or above the number of tokens; turns count from 0")
+    if bool((mask & (given < reached.cummax(1).values)).any()):
+        raise ValueError("turn falls within a response. Number its turns in their order, from 0.")
     return given
 
 

@@ -39,6 +39,19 @@ class Asks(Task):
         return [Verdict(float(len(r) % 3), "ok") for r in responses]
 
 
+class Pays(Asks):
+    """Says what each turn has earned: a tenth a word, and a bonus at the end."""
+
+    def verify(self, examples, responses):
+        verdicts = []
+        for response in responses:
+            said = [len(turn.split()) / 10 for turn in response.split(" ".join(SAID))]
+            parts = {f"turn_{k + 1}": Verdict(paid, "ok") for k, paid in enumerate(said)}
+            parts |= {f"turn_{k}": Verdict(0.0, "ok") for k in range(len(said) + 1, 4)}
+            verdicts.append(Verdict(sum(said) + 0.5, "ok", parts=parts))
+        return verdicts
+
+
 def trainer_of(folder, *overrides):
     written = [
         f"policy.model_name={folder}",
@@ -117,6 +130,39 @@ def test_loss_and_gradient_are_the_direct_formulas(folder, method):
     assert stats.summary()["loss"] == pytest.approx(loss.item(), abs=1e-5)
     for parameter, gradient in zip(trainer.policy.model.parameters(), got, strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=2e-4, atol=2e-5)
+
+
+def test_a_turn_is_paid_for_what_follows_it(folder):
+    trainer = trainer_of(folder, "method.name=turn_rloo", f"data.task={__name__}:Pays")
+    trainer.task = Pays(trainer.config.data, 0)
+    experience, rollouts = trainer.collect()
+    advantages = trainer.algorithm.signals(rollouts).advantages
+    returns = {}
+    for i, (mask, shown) in enumerate(zip(experience.mask, experience.present, strict=True)):
+        segments = [[]]
+        for token, own in zip(experience.tokens[i][shown].tolist(), mask[shown], strict=True):
+            if own:
+                segments[-1].append(token)
+            elif segments[-1]:
+                segments.append([])
+        paid = [len(trainer.policy.text(tokens).split()) / 10 for tokens in segments]
+        returns[i] = [sum(paid[k:]) + 0.5 for k in range(len(paid))]
+    assert {len(of) for of in returns.values()} == {1, 2, 3}
+    for i, own in returns.items():
+        others = [of for j, of in returns.items() if j // 4 == i // 4 and j != i]
+        for k, earned in enumerate(own):
+            stand = [of[min(k, len(of) - 1)] for of in others]
+            here = experience.mask[i] & (rollouts.turn[i] == k)
+            want = earned - sum(stand) / 3
+            torch.testing.assert_close(
+                advantages[i][here], torch.full((int(here.sum()),), want).double()
+            )
+    assert trainer.step()["turns/mean"] > 1
+
+
+def test_a_task_of_one_turn_is_refused():
+    (finding,) = check("grpo.yaml", ["method.name=turn_etr"], "main")
+    assert str(finding) == Says("data.task: turn_etr countdown")
 
 
 def test_support_replay_in_trees_and_turns(folder):

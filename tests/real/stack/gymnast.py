@@ -21,6 +21,8 @@ class Keeping(PolicyProxy):
         assert rollouts is not None
         kept = {name: value for name, value in data.items() if isinstance(value, Tensor)}
         kept |= {"rewards": rollouts.rewards, "group": rollouts.group}
+        if rollouts.turn_rewards is not None:
+            kept |= {"turn": rollouts.turn, "turn_rewards": rollouts.turn_rewards}
         kept |= {f"part {name}": value for name, value in (rollouts.reward_parts or {}).items()}
         result = super().train(data, *args, **kwargs)
         torch.save(kept, Path(f"batch_{self._step}.pt"))

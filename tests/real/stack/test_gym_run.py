@@ -4,11 +4,13 @@ What the model wrote is told here by the grammar of the chat template alone, and
 to pay by the rows that Gym ships.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gym_by_turn
 import gym_world
 import gymnast
 import psutil
@@ -160,6 +162,8 @@ def trains_on_its_own_advantages(run: Gym, method: str, penalised: bool = False)
             rewards=batch["rewards"],
             mask=mask,
             old_logprobs=prev,
+            turn=None if (turn := batch.get("turn")) is None else turn[:, 1:],
+            turn_rewards=batch.get("turn_rewards"),
             reward_parts={k[5:]: v for k, v in batch.items() if k.startswith("part ")} or None,
         )
         signals = algorithm.signals(rollouts, {})
@@ -220,6 +224,45 @@ def test_gdpo_gets_the_parts_that_the_server_gives(servers: tuple[Path, Env]) ->
         parts = {key[5:]: value for key, value in batch.items() if key.startswith("part ")}
         assert set(parts) == {"correctness", "format", "schema_valid"}
         assert torch.equal(sum(parts.values()), batch["rewards"])  # pyright: ignore
+
+
+class ByTurn(World):
+    """The server of `gym_by_turn.py`, which pays each turn by itself."""
+
+    def reward(self, calls: list[list[str]], row: dict[str, Any]) -> float:
+        return sum(self.by_turn(calls, row))
+
+    def by_turn(self, calls: list[list[str]], row: dict[str, Any]) -> list[float]:
+        right = self.call(row)
+        paid = [gym_by_turn.RIGHT if right in turn else gym_by_turn.ANY for turn in calls]
+        return [one if turn else 0.0 for one, turn in zip(paid, calls, strict=True)]
+
+
+def test_each_turn_has_its_own_return(servers: tuple[Path, Env]) -> None:
+    """RLOO by turn, by hand: the return from a turn on, less the others' from it or their last."""
+    world = ByTurn(*WEATHER)
+    folder = gym.build() / "resources_servers" / world.server
+    entry = os.path.relpath(gym_by_turn.__file__, folder)
+    key = f"env.nemo_gym.{world.server}.resources_servers.{world.server}.entrypoint"
+    run = Gym(servers, "turns", world, "turn_rloo", f"+{key}={entry}").run()
+    is_sound(run)
+    trains_on_its_own_advantages(run, "turn_rloo")
+    for batch in run.batches():
+        turns = run.turns(batch)
+        rows = [run.row_of(ids) for ids in batch["input_ids"]]
+        calls = [[turn.calls for turn in row] for row in turns]
+        paid = [world.by_turn(*pair) for pair in zip(calls, rows, strict=True)]
+        assert {len(row) for row in paid} == {1, 2, 3} and len({*map(tuple, paid)}) > 4
+        for i, row in enumerate(turns):
+            others = (batch["group"] == batch["group"][i]).nonzero().flatten().tolist()
+            others.remove(i)
+            for k, turn in enumerate(row):
+                stand = [sum(paid[j][min(k, len(paid[j]) - 1) :]) for j in others]
+                wanted = sum(paid[i][k:]) - sum(stand) / len(stand)
+                found = batch["advantages"][i, turn.places]
+                torch.testing.assert_close(
+                    found, torch.full_like(found, wanted), rtol=1e-5, atol=1e-6
+                )
 
 
 def test_a_server_that_dies_ends_the_run_with_a_sentence(servers: tuple[Path, Env]) -> None:
