@@ -5,10 +5,11 @@
 
 Turns and their rewards are of `Rollouts`. Every group statistic of turn k is over V_.,k: one number
 for each response of the group, also for those that have ended before turn k, whose last turn's
-return stands in. (One that is masked out whole has a single turn.) So no baseline depends on how many turns a response itself took. Advantages that
-are normalised turn by turn and summed subtract one more mean for each further turn, a hidden bonus
-of -E[reward of a turn] on going on (verl#7244). With the whole reward at the end, and with
-one turn, each method is the one that it is named after, RLOO, ETR or QUATRO.
+return stands in (one that is masked out whole has a single turn). So no baseline depends on how
+many turns a response itself took. Advantages that are normalised turn by turn and summed subtract
+one more mean for each further turn, a hidden bonus of -E[reward of a turn] on going on (verl#7244).
+With the whole reward at the end, and with one turn, each method is the one that it is named after,
+RLOO, ETR or QUATRO.
 """
 
 from __future__ import annotations
