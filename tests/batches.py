@@ -101,7 +101,6 @@ def make(
         reward_parts={"right": (won > 0.5).double(), "brief": mask.sum(1) / positions},
         prompt=torch.tensor([2**40 - flat[i][0] for i in order]),
         drift=torch.full_like(won, 0.01),
-        turn=(torch.arange(positions) * 3 // positions).expand(shape),
         turn_rewards=torch.stack([0.3 * won.roll(1), 0.2 - 0.5 * won.roll(2)], 1),
     )
     return Batch(rollouts, off_mask(logprobs, mask).to(dtype))

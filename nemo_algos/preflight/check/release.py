@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -30,6 +30,7 @@ TYPES = {
     "policy.generation": "nemo_rl.models.generation.vllm.config:VllmConfig",
 }
 OF_CONTROLLER = {"": f"{CONTROLLER}_utils.config:MasterConfig"}
+ENGINE_TYPES = ("EngineArgs", "AsyncEngineArgs")
 ENVIRONMENTS = "nemo_rl.environments.utils:ENV_REGISTRY"
 CLONE = "git clone --depth 1{} https://github.com/NVIDIA-NeMo/RL nemo-rl"
 SHIPPED = Path(__file__).parent / "nemo_rl.json.xz"
@@ -74,6 +75,17 @@ CODE = {
 PARAMETERS = {"asynchronous GRPO takes images": (f"{GRPO}:async_grpo_train", "processor")}
 
 
+class Engine(NamedTuple):
+    """The vLLM that generates: its version, and the arguments of its engine.
+
+    installed: whether it is the one that will run, and not the shipped one.
+    """
+
+    name: str
+    arguments: frozenset[str]
+    installed: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Release:
     """One NeMo-RL. `find` gives the one that will run.
@@ -81,8 +93,8 @@ class Release:
     name: for people; schema: the JSON schema of each typed key, by path; configs: those below
     examples by name, interpolations as written (shipped: of those that are not for GRPO the
     names of their sections); environments: the keys of each environment's section; data_set_keys:
-    the arguments of its data sets; facts: which of FACTS hold; root: the checkout, None of the
-    shipped one.
+    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; root: the
+    checkout, None of the shipped one.
     """
 
     name: str
@@ -91,6 +103,7 @@ class Release:
     environments: Mapping[str, tuple[str, ...]]
     data_set_keys: frozenset[str]
     facts: Mapping[str, bool]
+    engine: Engine
     root: Path | None = None
     trees: dict[str, DictConfig] = field(default_factory=dict)
 
@@ -168,6 +181,7 @@ def shipped() -> Release:
     kept = json.loads(lzma.decompress(SHIPPED.read_bytes()))
     kept["environments"] = {name: tuple(keys) for name, keys in kept["environments"].items()}
     kept["data_set_keys"] = frozenset(kept["data_set_keys"])
+    kept["engine"] = Engine(kept["engine"]["name"], frozenset(kept["engine"]["arguments"]))
     return Release(**kept)
 
 
@@ -181,8 +195,33 @@ def read(root: Path) -> Release:
         environments=_environments(root),
         data_set_keys=frozenset(_data_set_keys(root)),
         facts=_Facts(root),
+        engine=_engine(root),
         root=root,
     )
+
+
+def _engine(root: Path) -> Engine:
+    """The vLLM of this Python or of NeMo-RL's environments, else the shipped one."""
+    environments = Path(os.environ.get("NEMO_RL_VENV_DIR") or root / "venvs")
+    places = [*environments.glob("*/lib/python*/site-packages/vllm")]
+    installed = importlib.util.find_spec("vllm")
+    if installed is not None and installed.origin is not None:
+        places.insert(0, Path(installed.origin).parent)
+    for place in places:
+        if arguments := engine_arguments(place):
+            return Engine("this vLLM", arguments, installed=True)
+    return shipped().engine
+
+
+def engine_arguments(vllm: Path) -> frozenset[str]:
+    """The arguments of the engine of a vLLM package, read as text; none where there is no file."""
+    file = vllm / "engine" / "arg_utils.py"
+    if not file.is_file():
+        return frozenset()
+    classes = (node for node in ast.parse(_text(file)).body if isinstance(node, ast.ClassDef))
+    fields = [line for one in classes if one.name in ENGINE_TYPES for line in one.body]
+    named = (line.target for line in fields if isinstance(line, ast.AnnAssign))
+    return frozenset(target.id for target in named if isinstance(target, ast.Name))
 
 
 def _name(root: Path) -> str:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.annotations import schemas
+from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.release import FACTS, READS, find, shipped
 
@@ -230,3 +231,18 @@ def test_the_commands_judge_by_the_checkout(checkout):
     for command, status in {"check": 1, "plan": 2}.items():
         done = CliRunner().invoke(app, [command, *overrides])
         assert done.exit_code == status and "loss_fn.metrics_lvl: unknown key" in done.output
+
+
+def test_an_engines_arguments_are_those_of_the_environment_that_generates(tmp_path):
+    root = tmp_path / "checkout"
+    releases.write(root)
+    engine = root / "venvs/Worker/lib/python3.12/site-packages/vllm/engine"
+    engine.mkdir(parents=True)
+    text = "class EngineArgs:\n    a: int = 1\n    def b(self): ...\n\n"
+    text += "class AsyncEngineArgs(EngineArgs):\n    c: str\n\nclass Other:\n    d: int\n"
+    (engine / "arg_utils.py").write_text(text)
+    found = release.read(root).engine
+    assert found.installed and found.arguments == {"a", "c"}
+    key = "policy.generation.vllm_kwargs.max_num_seqs"
+    judged = check("nemo_rl.yaml", [f"{key}=8"], release.read(root))
+    assert [f.severity for f in judged if f.path == key] == ["error"]

@@ -55,6 +55,7 @@ MISTAKES = [
     (f"{GENERATION}.vllm_cfg.gpu_memory_utilization=1.2", "error"),
     (f"{GENERATION}.vllm_cfg.use_tqdm=maybe", "error"),
     (f"{GENERATION}.vllm_kwargs.enable_sleep_mode=false", "error"),
+    (f"{GENERATION}.vllm_kwargs.max_num_seq=64", "warning"),  # of another vLLM, perhaps
     (f"{LORA}.dim=0 {LORA}.enabled=true", "error"),
     (f"{LORA}.dropout_position=between {LORA}.enabled=true", "error"),
 ]  # fmt: skip
@@ -78,6 +79,7 @@ TAKEN = [
     f"{GENERATION}.stop_strings=[abc]",
     f"{GENERATION}.vllm_cfg.env_vars=null",
     f"{GENERATION}.vllm_kwargs.moe_backend=triton",
+    f"{GENERATION}.vllm_kwargs.max_num_seqs=64",
     f"{LORA}.target_modules=['*_proj'] {LORA}.match_all_linear=false {LORA}.enabled=true",
     f"{LORA}.target_modules=[mine] {LORA}.match_all_linear=false",  # LoRA is off
 ]

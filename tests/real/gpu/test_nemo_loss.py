@@ -18,7 +18,7 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 B, S = 8, 512
-LACKING = {"memory", "reward_parts"}  # of this batch
+LACKING = {"memory", "reward_parts", "turn_rewards"}  # of this batch
 CONFIG = ClippedPGLossConfig(reference_policy_kl_penalty=0.01)
 
 

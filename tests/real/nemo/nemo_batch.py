@@ -20,8 +20,10 @@ from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
+NAMED = bool(get_gdpo_reward_component_keys({"reward/a": 0}))  # not in v0.7.0
 # with nothing but a batch; the others: test_extensions.py
-METHODS = {k: m for k, m in methods.METHODS.items() if not m.needs & {"memory", "reward_parts"}}
+OTHERS = {"memory", "reward_parts"} if NAMED else {"memory", "reward_parts", "turn_rewards"}
+METHODS = {k: m for k, m in methods.METHODS.items() if not m.needs & OTHERS}
 
 
 def shifted(x: Tensor) -> Tensor:
@@ -32,11 +34,15 @@ def shifted(x: Tensor) -> Tensor:
 def components(rollouts: Rollouts) -> dict[str, Tensor]:
     """The parts of the reward under the keys that both versions know: `reward1`, `reward/reward1`.
 
-    In the order of their names.
+    In the order of their names. Where parts have names, what each turn has earned is there, too.
     """
     parts = enumerate(rollouts.reward_parts or {}, start=1)
-    key = "reward/reward{}" if get_gdpo_reward_component_keys({"reward/a": 0}) else "reward{}"
-    return {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
+    key = "reward/reward{}" if NAMED else "reward{}"
+    found = {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
+    if NAMED and rollouts.turn_rewards is not None:
+        columns = enumerate(rollouts.turn_rewards.unbind(1), start=1)
+        found |= {f"reward/turn_{k}": earned for k, earned in columns}
+    return found
 
 
 def batch(

@@ -161,9 +161,8 @@ def turn_index(rollouts: Rollouts, params: quatro.QUATROParams) -> DriverOutput:
 def _sum_by_turn(values: Tensor, signals: Signals) -> Tensor:
     """[B,S] -> [B,S]: the sum over the tokens of each token's turn; values are 0 off the mask."""
     index = signals.extras["turn"].long()
-    turns = int(index.max()) + 1 if index.numel() else 1
-    sums = values.new_zeros(len(values), turns).scatter_add(1, index, values)
-    return sums.gather(1, index)
+    # a column for each position, of which there are at least as many as turns: a GPU is not asked
+    return torch.zeros_like(values).scatter_add(1, index, values).gather(1, index)
 
 
 def turn_quatro_log_ratio(

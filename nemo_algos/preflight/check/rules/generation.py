@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import gcd
 
-from nemo_algos.config import Finding
+from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
@@ -88,6 +88,11 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
             yield error(
                 f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
             )
+        elif key not in run.nemo_rl.engine.arguments:
+            engine = run.nemo_rl.engine
+            told = error if engine.installed else warning
+            near = did_you_mean(key, sorted(engine.arguments))
+            yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{near}")
 
 
 def sampling(run: Preflight) -> Iterator[Finding]:
