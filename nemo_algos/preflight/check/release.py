@@ -57,7 +57,7 @@ CONTROLLED = (
     "grpo.val_at_start",
     "grpo.val_period",
 )
-# what rules rest on: a piece of code, or a parameter, and the module or function that has it
+# what rules rest on: a piece of code, a function, or a parameter, and where it is
 CODE = {
     "asynchronous GRPO needs GPUs of its own": (
         f"{GRPO}:async_grpo_train",
@@ -71,6 +71,9 @@ CODE = {
         "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
         "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
     ),
+}
+FUNCTIONS = {
+    "NeMo Gym gives rewards in parts": "nemo_rl.environments.nemo_gym:extract_reward_components"
 }
 PARAMETERS = {"asynchronous GRPO takes images": (f"{GRPO}:async_grpo_train", "processor")}
 
@@ -386,13 +389,15 @@ class _Facts(_Lazy):
         """Whether it holds; not where the code that would show it is absent."""
         if name in CODE:
             return _has_code(self.root, *CODE[name])
+        if name in FUNCTIONS:
+            return _function(self.root, FUNCTIONS[name]) is not None
         if name in PARAMETERS:
             return _has_parameter(self.root, *PARAMETERS[name])
         return _controller_reads(self.root, name.removeprefix(READS))
 
 
 READS = "the single controller reads "
-FACTS = (*CODE, *PARAMETERS, *(f"{READS}{key}" for key in CONTROLLED))
+FACTS = (*CODE, *FUNCTIONS, *PARAMETERS, *(f"{READS}{key}" for key in CONTROLLED))
 
 
 def _function(root: Path, where: str) -> ast.AST | None:
