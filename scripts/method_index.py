@@ -38,7 +38,7 @@ the largest difference of loss and gradient in float64 (of the gradient alone wh
 has another value), over batches with unequal groups, holes, an empty row and a
 [flat group](../glossary.md#flat-group). Every method is also compared, to 1e-9, with a program that
 was written from the formulas without this package (`tests/golden/oracle.py`; of methods by turn
-`tests/algorithms/methods/test_turns.py`).
+`tests/algorithms/methods/test_by_turn.py`).
 """
 SETTINGS = """
 ## Corrections for the sampler

@@ -46,7 +46,7 @@ def test_a_key_is_explained(key, lines):
 def test_a_parameter_is_said_of_the_methods_that_have_it():
     (line,) = explain_key("method.max_log_ratio")
     assert line.startswith("every method: float > 0 <= 20, default 20.0.")
-    assert explain_key("method.macro")[0].startswith("etr: float >= 0, default ")
+    assert explain_key("method.macro")[0].startswith("etr, turn_etr: float >= 0, default ")
     said = explain_key("method.advantage_std")
     assert sum(line.partition(":")[0].count(",") + 1 for line in said) == len(METHODS)
 

@@ -24,7 +24,7 @@ TOLERANCE = 1e-9
 NEAR_TIES = 1e-8  # what rewards differ by in that batch, where they are equal
 # the loss's value is that of A' log pi or r A'; the gradient is the formula's
 VALUE_BY_DESIGN = {"kl_cov": "kl_coef", "ipo": "kl_tau"}
-# those by turn have an oracle of their own, tests/algorithms/methods/test_turns.py
+# those by turn have an oracle of their own, tests/algorithms/methods/test_by_turn.py
 GOLDEN_METHODS = [k for k, method in METHODS.items() if "turn_rewards" not in method.needs]
 
 
