@@ -10,6 +10,7 @@ done is kept in ../nemo-rl-worktrees/commits.jsonl beside the clone; the table i
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -35,7 +36,8 @@ two releases and {pulls} merge refs of pull requests. "Typed" counts the keys wh
 from the checkout as text; "judged" the GRPO configs that `nemo-algos check` judged with ETR,
 "exceptions" those where it raised. "Unknown" are the keys that one of these configs sets, and that
 `check` calls an error over NeMo-RL's default config. The step before Ray is NeMo-RL's own trainer,
-with nine methods: it is right (to 1e-6), or refused with what is lacking.
+with nine methods: it is right (to 1e-6), or refused with what is lacking. (Before NVIDIA-NeMo/RL#2958
+of 2026-06-27 the KL penalty had another gradient, which the slope shows.)
 
 | ref | date | typed | judged | exceptions | unknown | step before Ray |
 |---|---|---|---|---|---|---|
@@ -162,7 +164,7 @@ def _answer(ask: Any) -> str:
         versions.check()
         ask()
     except (ImportError, ConfigError) as refusal:
-        return f"refused, {' '.join(str(refusal).split())[:160]}"
+        return f"refused, {' '.join(str(refusal).split())[:400]}"
     except Exception as error:
         return f"EXCEPTION {type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return "right"
@@ -233,8 +235,21 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         name = ref[:9] if len(ref) == 40 else ref
         counts = f"{row['typed']} | {row['judged']} | {len(row['exceptions'])}"
         unknown = ", ".join(row["unknown"]) or "0"
-        answer = row["step"].replace("|", "/")
+        answer = _grouped(row["step"]).replace("|", "/")
         yield f"| {name} | {row['date']} | {counts} | {unknown} | {answer} |\n"
+
+
+def _grouped(step: str) -> str:
+    """What several trainers are refused for is said once."""
+    answers: dict[str, list[str]] = {}
+    for part in step.split("; "):
+        name, _, answer = part.partition(": ")
+        if name == "right":
+            answers[part] = []
+            continue
+        lacks = re.sub(r"this NeMo-RL is not one that .*?\)\): ", "", answer)
+        answers.setdefault(lacks.replace(f" of {name}", ""), []).append(name)
+    return "; ".join(", ".join(names) + ": " * bool(names) + a for a, names in answers.items())
 
 
 def _git(where: Path, *words: str) -> str:
