@@ -36,8 +36,8 @@ two releases and {pulls} merge refs of pull requests. "Typed" counts the keys wh
 from the checkout as text; "judged" the GRPO configs that `nemo-algos check` judged with ETR,
 "exceptions" those where it raised. "Unknown" are the keys that one of these configs sets, and that
 `check` calls an error over NeMo-RL's default config. The step before Ray is NeMo-RL's own trainer,
-with nine methods: it is right (to 1e-6), or refused with what is lacking. (Before NVIDIA-NeMo/RL#2958
-of 2026-06-27 the KL penalty had another gradient, which the slope shows.)
+with nine methods: it is right (to 1e-6), or refused with what is lacking. (Before 2026-06-27,
+NVIDIA-NeMo/RL#2958, the KL penalty had another gradient, which the slope shows.)
 
 | ref | date | typed | judged | exceptions | unknown | step before Ray |
 |---|---|---|---|---|---|---|
