@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core import power_mean as power_mean
     from nemo_algos.algorithms.core import surrogate as surrogate
     from nemo_algos.algorithms.core import tokens as tokens
+    from nemo_algos.algorithms.core import turns as turns
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals, group_advantages, no_bounds
 from nemo_algos.algorithms.methods import etr, quatro
@@ -31,49 +29,27 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
 
 
-def returns(rollouts: Rollouts) -> Tensor:
-    """V, float64 [B,T] for T turns."""
-    turn = _turn(rollouts)
-    turns = int(turn.max()) + 1 if turn.numel() else 1
-    earned = rollouts.rewards.new_zeros(len(rollouts), turns)
-    given = rollouts.turn_rewards
-    assert given is not None
-    before = given[:, : turns - 1]  # of turn 1 before turn 2, and so on
-    earned[:, 1 : 1 + before.shape[1]] = before
-    to_go = rollouts.rewards[:, None] - earned.cumsum(1)
-    last = turn.amax(1, keepdim=True) if turn.numel() else turn.new_zeros(len(rollouts), 1)
-    return to_go.gather(1, torch.arange(turns, device=turn.device).minimum(last))
-
-
-def _turn(rollouts: Rollouts) -> Tensor:
-    """int64 [B,S], 0 off the mask."""
-    assert rollouts.turn is not None
-    return rollouts.turn.long().where(rollouts.mask, 0)
-
-
 def _each_turn(
     function: Callable[[Rollouts, Any], DriverOutput], rollouts: Rollouts, params: Any
-) -> tuple[list[DriverOutput], Callable[[list[Tensor]], Tensor]]:
-    """The function's outputs for each turn's V, and what spreads T tensors [B] over tokens."""
-    index = _turn(rollouts)
-    columns = returns(rollouts).unbind(1)
-    outputs = [function(replace(rollouts, rewards=v, outcomes=None), params) for v in columns]
-
-    def spread(values: list[Tensor]) -> Tensor:
-        return torch.stack(values, 1).gather(1, index)
-
-    return outputs, spread
+) -> tuple[list[DriverOutput], Tensor]:
+    """The function's outputs for each turn's V, and the turn of each token."""
+    assert rollouts.turn is not None and rollouts.turn_rewards is not None
+    turn = core.turns.index(rollouts.turn, rollouts.mask)
+    values = core.turns.returns(rollouts.rewards, rollouts.turn_rewards, turn).unbind(1)
+    outputs = [function(replace(rollouts, rewards=v, outcomes=None), params) for v in values]
+    return outputs, turn
 
 
 def _advantages_by_turn(
     function: Callable[[Rollouts, Any], DriverOutput], rollouts: Rollouts, params: Any
 ) -> DriverOutput:
     """[B,S]: each token has its turn's; metrics are those of the first turn, the whole reward."""
-    outputs, spread = _each_turn(function, rollouts, params)
-    reports = {k: spread([output.reports[k] for output in outputs]) for k in outputs[0].reports}
-    last = _turn(rollouts).amax(1)[rollouts.lengths > 0]
+    outputs, turn = _each_turn(function, rollouts, params)
+    names = outputs[0].reports
+    reports = {k: core.turns.spread([each.reports[k] for each in outputs], turn) for k in names}
+    last = turn.amax(1)[rollouts.lengths > 0]
     metrics = {"turns/mean": float((last + 1).double().mean())} if len(last) else {}
-    values = spread([output.value for output in outputs])
+    values = core.turns.spread([each.value for each in outputs], turn)
     return DriverOutput(values, {**outputs[0].metrics, **metrics}, reports)
 
 
@@ -119,8 +95,8 @@ def turn_etr_bounds(rollouts: Rollouts, params: etr.ETRParams) -> DriverOutput:
 
     Returns (radius, radius), [B,S].
     """
-    outputs, spread = _each_turn(etr.bounds, rollouts, params)
-    radius = spread([output.value[0] for output in outputs])
+    outputs, turn = _each_turn(etr.bounds, rollouts, params)
+    radius = core.turns.spread([each.value[0] for each in outputs], turn)
     return DriverOutput((radius, radius), outputs[0].metrics, {"clip_radius": radius})
 
 
@@ -155,24 +131,19 @@ def turn_quatro_advantages(rollouts: Rollouts, params: quatro.QUATROParams) -> D
 
 def turn_index(rollouts: Rollouts, params: quatro.QUATROParams) -> DriverOutput:
     """Which turn a token belongs to, [B,S]."""
-    return DriverOutput(_turn(rollouts).double())
-
-
-def _sum_by_turn(values: Tensor, signals: Signals) -> Tensor:
-    """[B,S] -> [B,S]: the sum over the tokens of each token's turn; values are 0 off the mask."""
-    index = signals.extras["turn"].long()
-    # a column for each position, of which there are at least as many as turns: a GPU is not asked
-    return torch.zeros_like(values).scatter_add(1, index, values).gather(1, index)
+    assert rollouts.turn is not None
+    return DriverOutput(core.turns.index(rollouts.turn, rollouts.mask).double())
 
 
 def turn_quatro_log_ratio(
     log_ratio: Tensor, mask: Tensor, signals: Signals, params: quatro.QUATROParams
 ) -> Tensor:
     """log s_i,k, [B,S]."""
-    total = _sum_by_turn(log_ratio, signals)
+    turn = signals.extras["turn"].long()
+    total = core.turns.sums(log_ratio, turn)
     if params.ratio == "sequence":
         return core.surrogate.clamp(total, -params.max_log_ratio, params.max_log_ratio)
-    return total / _sum_by_turn(mask.to(total.dtype), signals).clamp(min=1)
+    return total / core.turns.sums(mask.to(total.dtype), turn).clamp(min=1)
 
 
 def turn_quatro_reweight(
@@ -180,7 +151,8 @@ def turn_quatro_reweight(
 ) -> Tensor:
     """(A - sg[log s]) times the response's tokens over the turn's: its mean becomes J_i."""
     tokens = mask.to(log_ratio.dtype)
-    weight = tokens.sum(1, keepdim=True) / _sum_by_turn(tokens, signals).clamp(min=1)
+    of_turn = core.turns.sums(tokens, signals.extras["turn"].long())
+    weight = tokens.sum(1, keepdim=True) / of_turn.clamp(min=1)
     return quatro.reweight(log_ratio, mask, signals, params) * weight
 
 

@@ -1,0 +1,34 @@
+"""Turns of responses: what a response earns from a turn on, and sums over a turn's tokens."""
+
+import torch
+from torch import Tensor
+
+
+def index(turn: Tensor, mask: Tensor) -> Tensor:
+    """int64 [B,S]: the turn of each response token, 0 off the mask."""
+    return turn.long().where(mask, 0)
+
+
+def returns(rewards: Tensor, earned: Tensor, turn: Tensor) -> Tensor:
+    """[B], what turns earned [B,E], `index` [B,S] -> float64 [B,T] for T turns.
+
+    The reward without what came before the turn; behind a response's last turn, that turn's.
+    """
+    turns = int(turn.max()) + 1 if turn.numel() else 1
+    before = rewards.new_zeros(len(rewards), turns)
+    given = earned[:, : turns - 1]  # of a turn before the next one
+    before[:, 1 : 1 + given.shape[1]] = given
+    to_go = rewards[:, None] - before.cumsum(1)
+    last = turn.amax(1, keepdim=True) if turn.numel() else turn.new_zeros(len(rewards), 1)
+    return to_go.gather(1, torch.arange(turns, device=turn.device).minimum(last))
+
+
+def spread(values: list[Tensor], turn: Tensor) -> Tensor:
+    """A value [B] for each of T turns -> [B,S]: each token has its turn's."""
+    return torch.stack(values, 1).gather(1, turn)
+
+
+def sums(values: Tensor, turn: Tensor) -> Tensor:
+    """[B,S] -> [B,S]: the sum over the tokens of each token's turn; values are 0 off the mask."""
+    # a column for each position, of which there are at least as many as turns: a GPU is not asked
+    return torch.zeros_like(values).scatter_add(1, turn, values).gather(1, turn)
