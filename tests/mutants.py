@@ -23,6 +23,8 @@ VERDICT = "nemo_algos/lab/mismatch/verdict.py"
 OF_VERDICT = "tests/lab/mismatch/test_verdict.py"
 OF_MEMORIES = "tests/algorithms/methods/test_memory.py"
 OF_ZOO = "tests/algorithms/methods/test_zoo.py"
+TURNS = "nemo_algos/algorithms/core/turns.py"
+BY_TURN = "tests/algorithms/methods/test_by_turn.py"
 GOLDEN = "tests/algorithms/golden/test_committed.py"
 
 
@@ -70,6 +72,11 @@ MUTANTS = [
     Mutant(METHODS + "gmpo.py", "expm1(params.log_clip_high)", "expm1(params.log_clip_low)"),
     Mutant(METHODS + "erpo.py", "params.process_weight", "0.5 * params.process_weight"),
     Mutant(METHODS + "apmpo.py", "high = params.clip_min", "high = params.clip_max"),
+    Mutant(TURNS, ".minimum(last)", ".minimum(last.clamp(min=1))", BY_TURN),
+    Mutant(TURNS, "- before.cumsum(1)", "- before", BY_TURN),
+    Mutant(TURNS, "turn.long().where(mask, 0)", "turn.long().clamp(min=0)", BY_TURN),
+    Mutant(ZOO + "turns.py", "of_turn.clamp(min=1)", "of_turn.clamp(min=9)", BY_TURN),
+    Mutant(ZOO + "turns.py", "rewards=v, outcomes=None", "rewards=v", BY_TURN),
     Mutant(METHODS + "etr.py", "params.macro * 4", "params.macro * 3"),
     Mutant("nemo_algos/algorithms/core/tokens.py", "rank <= count", "rank < count"),
     # the memory model of `plan`

@@ -276,6 +276,20 @@ def test_a_baseline_of_each_turn_that_exists_is_biased(seed):
     assert cost.norm() > 0.05
 
 
+def test_a_turns_success_is_its_return_whatever_the_whole_outcome_was():
+    """Returns of 1 and -1 from the second turn on, so p = 1/2 there; all outcomes are successes."""
+    given = {"group": [0, 0], "mask": [[True] * 2] * 2, "old_logprobs": [[-1.0] * 2] * 2}
+    rollouts = Rollouts(
+        **given,
+        rewards=torch.tensor([2.0, 2.0]),
+        outcomes=torch.tensor([2.0, 2.0]),
+        turn=[[0, 1]] * 2,
+        turn_rewards=[[1.0], [3.0]],
+    )
+    radius = build({"name": "turn_etr", "micro": 0}).signals(rollouts).low
+    close(radius, torch.tensor([[0.2, 0.3], [0.2, 0.3]], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("wrong", [None, [1.0] * 15, [[1.0]] * 14, [[math.nan]] * 15])
 def test_turn_rewards_are_finite_numbers_by_response_and_turn(wrong):
     with pytest.raises(ValueError, match="turn_rewards"):
