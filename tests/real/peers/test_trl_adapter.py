@@ -28,7 +28,6 @@ from trl_runs import GROUP, settings, trainer, trajectory
 from nemo_algos import ConfigError, build
 from nemo_algos.algorithms import core
 from nemo_algos.engines.adapters import trl as adapter
-from nemo_algos.engines.adapters import trl_settings
 
 COMBINED = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr"}}
 MARGIN = 0.08  # found: 0.138 to 0.182
@@ -234,7 +233,7 @@ REFUSED = {
 
 
 def unrefused(model, method="grpo", loss_fn=None, sampled=False, **args):
-    return trl_settings.judge(method, loss_fn, settings(model, **args), sampled)
+    return adapter.judge(method, loss_fn, settings(model, **args), sampled)
 
 
 def found(model, method="grpo", loss_fn=None, **args):
@@ -255,14 +254,14 @@ def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
     """So that a new one of TRL's is seen: what its loss reads of args and of itself."""
     source = inspect.getsource(GRPOTrainer._compute_loss)
     read = set(re.findall(r"self\.(?:args\.)?(\w+)", source)) & {f.name for f in fields(GRPOConfig)}
-    refused = {n for n in read if any(n.startswith(prefix) for prefix in trl_settings.REPLACED)}
-    judged = {"use_vllm", trl_settings.CORRECTION, "router_aux_loss_coef", "steps_per_generation"}
+    refused = {n for n in read if any(n.startswith(prefix) for prefix in adapter.REPLACED)}
+    judged = {"use_vllm", adapter.CORRECTION, "router_aux_loss_coef", "steps_per_generation"}
     assert read - refused == {"max_completion_length", *judged}  # of sampling, too
 
 
 def test_what_trl_cannot_give(model):
     spo = build({"name": "spo", "terms": {"adaptive_entropy": {}}})
-    assert [str(finding) for finding in trl_settings.misfits(spo, settings(model))] == [
+    assert [str(finding) for finding in adapter.misfits(spo, settings(model))] == [
         Says("method: spo+adaptive_entropy drift prompt TRL")
     ]
     uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}

@@ -32,8 +32,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
 from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, policy_loss
-from nemo_algos.engines.adapters.verl import MethodTrainer, method_loss
-from nemo_algos.engines.adapters.verl_settings import REPLACED
+from nemo_algos.engines.adapters.verl import REPLACED, MethodTrainer, method_loss
 
 PROMPTS, GROUP, MINI = 6, 4, 3  # prompts to an optimizer batch: two of them
 METHODS = {
