@@ -87,9 +87,7 @@ MUTANTS = [
     Mutant(METRICS, "min(limit, REACH)", "REACH", OF_METRICS),
     Mutant(METRICS, "torch.ge, row_sum", "torch.gt, row_sum", OF_METRICS),
     Mutant(METRICS, "(index + 1)", "index", OF_METRICS),
-    Mutant(
-        LOCAL + "step_metrics.py", "correction=0", "correction=1", LOCAL_TESTS + "step_metrics.py"
-    ),
+    Mutant(LOCAL + "observer.py", "correction=0", "correction=1", LOCAL_TESTS + "step_metrics.py"),
     Mutant(
         LOCAL + "updates.py",
         'if state["rates"] == self._rates()',

@@ -16,9 +16,8 @@ from nemo_algos.config import Section
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.low_precision import e4m3
 from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
-from nemo_algos.engines.local.separate_sampler import SeparateSampler
 from nemo_algos.engines.local.tiny import TopExperts
-from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
 
 BLOCK = 128  # of e4m3

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nemo_algos.algorithms.core import batch_statistics as batch_statistics
     from nemo_algos.algorithms.core import dual as dual
     from nemo_algos.algorithms.core import groups as groups
     from nemo_algos.algorithms.core import importance as importance

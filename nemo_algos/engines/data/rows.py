@@ -4,13 +4,66 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.data import hub
+from nemo_algos.config import first_line, install
 from nemo_algos.untrusted import content, from_json, plain
+
+SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
+
+
+def rows_of(
+    name: str, subset: str | None = None, split: str | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a split, and its fingerprint.
+
+    name: of the hub, or a folder: of save_to_disk's, or of files as the hub has them. split: may be
+    left out where there is only one. Raises ValueError where there are none.
+    """
+    datasets = _package(name)
+    datasets.disable_progress_bars()
+    try:
+        if any((Path(name) / file).exists() for file in SAVED):
+            found = datasets.load_from_disk(name)
+        else:
+            found = datasets.load_dataset(name, subset, split=split)
+    except Exception as error:  # the hub's, the network's, or the file format's own classes
+        asked = " ".join(filter(None, [name, subset, split]))
+        where = "" if Path(name).exists() else ", neither from the hub nor as a file"
+        raise ValueError(f"cannot load {asked}{where}: {first_line(error)}") from None
+    if isinstance(found, dict):
+        wanted = next(iter(found)) if split is None and len(found) == 1 else split
+        if wanted not in found:
+            known = ", ".join(found)
+            raise ValueError(f"{name} has no split {wanted!r}: set split to one of {known}")
+        found = found[wanted]
+    return [dict(values) for values in found], found._fingerprint
+
+
+def parquet_rows(file: Path) -> Sequence[dict[str, Any]]:
+    """The rows of a parquet file. Raises ValueError."""
+    _package(str(file))
+    import pyarrow.parquet  # with datasets
+
+    try:
+        return pyarrow.parquet.read_table(file).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{file} is not a Parquet file: {first_line(error)}") from None
+
+
+def _package(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"{name} needs the package datasets, which is not installed: "
+            f"{install('datasets')}, or use a .jsonl, .json or .csv file."
+        ) from None
+    return datasets
+
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -63,7 +116,7 @@ def load(
     path = Path(data)
     of_hub = not path.exists() and not _kind(path) and HUB_NAME.fullmatch(data)
     if pattern is None and (of_hub or path.is_dir()):
-        rows, fingerprint = hub.rows_of(data, subset, split)
+        rows, fingerprint = rows_of(data, subset, split)
         name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
         return number_rows(rows, name), f"{name} fingerprint:{fingerprint}"
     if subset or split:
@@ -99,7 +152,7 @@ def _parse(file: Path, found: bytes) -> list[Row]:
     if not (kind := _kind(file)):
         raise ValueError(f"{file} is not supported. Convert it to {SUFFIXES}.")
     if kind == ".parquet":
-        return number_rows([*hub.parquet_rows(file)], str(file))
+        return number_rows([*parquet_rows(file)], str(file))
     try:
         text = plain(file, found).decode("utf-8-sig")
     except UnicodeDecodeError as error:

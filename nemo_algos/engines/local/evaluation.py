@@ -9,8 +9,7 @@ import torch
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
 from nemo_algos.engines.data.prompts import last_user_message
 from nemo_algos.engines.data.tasks import Response, Task
-from nemo_algos.engines.local.experience import Experience, Policy
-from nemo_algos.engines.local.multi_turn import generate
+from nemo_algos.engines.local.experience import Experience, Policy, generate
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import parts, refuse_unjudged
 

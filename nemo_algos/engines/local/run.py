@@ -18,11 +18,11 @@ from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import SEED, measure, sample
 from nemo_algos.engines.local.hardware import describe, threads_of
 from nemo_algos.engines.local.logs import RECORD, Log, Told, open_folder
-from nemo_algos.engines.local.optimizer import rehearse
 from nemo_algos.engines.local.schema import LocalConfig, TorchClass
 from nemo_algos.engines.local.screen import Screen, say
 from nemo_algos.engines.local.summary import HELD_OUT, Record
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.engines.local.updates import rehearse
 from nemo_algos.terminal import echo
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local import tiny
 from nemo_algos.engines.local.experience import Experience
+from nemo_algos.engines.local.low_precision import exact
 from nemo_algos.engines.local.sampling import decode, unpack
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 
@@ -233,3 +235,39 @@ def _teach(
         optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 50) * decay
         optimizer.step()
         progress((step + 1) / steps)
+
+
+class SeparateSampler(TinyPolicy):
+    """A float32 copy of a policy, which samples in its place with the weights of the last update.
+
+    Old log-probs and entropies are the policy's own, gen_logprobs those of the copy.
+    """
+
+    def __init__(self, trained: TinyPolicy) -> None:
+        super().__init__(deepcopy(trained.model), trained.sampling)
+        exact(self.model)
+        self.trained = trained
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """See Policy."""
+        self.refit()
+        drawn = super().generate(prompts, group_size, generator)
+        *scored, experts = self.trained.score(drawn, torch.arange(len(drawn.group)))
+        logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
+        moved = {"mismatch/routes": _rerouted_share(drawn, experts)} if experts.shape[-1] else {}
+        return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
+
+    def refit(self) -> None:
+        """Take over the policy's weights."""
+        self.model.load_state_dict(self.trained.model.state_dict())
+
+
+def _rerouted_share(drawn: Experience, experts: Tensor) -> float:
+    """The share of tokens and layers that the trainer's routers send elsewhere: to `experts`."""
+    assert drawn.routed_experts is not None
+    differ = (drawn.routed_experts.sort().values != experts.sort().values).any(-1)
+    read = torch.cat((drawn.prompt_mask[drawn.group], drawn.mask[:, 1:]), 1)
+    return float(differ[read].double().mean())

@@ -14,10 +14,14 @@ from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.lora import load_trained, trainable_state
-from nemo_algos.engines.local.observer import Observer
+from nemo_algos.engines.local.observer import (
+    Observer,
+    reward_metrics,
+    reward_parts,
+    rollout_metrics,
+)
 from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
 from nemo_algos.engines.local.screen import Remarks
-from nemo_algos.engines.local.step_metrics import reward_metrics, reward_parts, rollout_metrics
 from nemo_algos.engines.local.updates import Updates
 from nemo_algos.engines.rewards import Verdict
 
@@ -58,8 +62,10 @@ class Trainer:
         emulated = self.config.policy.precision in EMULATED
         if not (emulated and self.config.policy.model_name in SHAPES):
             return self.policy
-        from nemo_algos.engines.local.separate_sampler import SeparateSampler  # few runs have one
-        from nemo_algos.engines.local.tiny_policy import TinyPolicy
+        from nemo_algos.engines.local.tiny_policy import (
+            SeparateSampler,  # few runs have one
+            TinyPolicy,
+        )
 
         assert isinstance(self.policy, TinyPolicy)
         return SeparateSampler(self.policy)

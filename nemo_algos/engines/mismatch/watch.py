@@ -6,11 +6,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
 from nemo_algos.algorithms.core.logprob_gap import Monitor
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
     from nemo_algos.engines.mismatch.dump import Dump
+
+
+SHOWN = 3  # names
+
+
+def checksums(model: nn.Module) -> dict[str, float]:
+    """Of each parameter, by name: its sum, which any update moves."""
+    return {name: float(_sum(parameter.detach())) for name, parameter in model.named_parameters()}
+
+
+def _sum(x: Tensor) -> Tensor:
+    wide = x if x.element_size() > 1 else x.float()  # FP8 has no sum
+    return wide.sum(dtype=torch.float64)
+
+
+def unchanged(before: Mapping[str, float], now: Mapping[str, float]) -> str:
+    """A sentence on the parameters that are as before; "" without any."""
+    same = [name for name, value in now.items() if before.get(name) == value]
+    shown = ", ".join(same[:SHOWN]) + (", ..." if len(same) > SHOWN else "")
+    text = f"{len(same)} of the sampler's {len(now)} parameters are as in the first step: {shown}"
+    return text if same else ""
 
 
 FAINT = 0.5  # of a mean weight, or of the share of tokens that count
@@ -59,7 +83,6 @@ class Watch:
         sums: `checksums` of the sampler, {} where it is the trainer.
         """
         from nemo_algos.engines.mismatch.arrival import compared
-        from nemo_algos.engines.mismatch.checksums import unchanged
 
         dump = self._written("probe", step, columns)
         self.steps.append(step)

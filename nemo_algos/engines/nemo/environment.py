@@ -21,7 +21,7 @@ from nemo_rl.environments.utils import ENV_REGISTRY
 
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.engines.rewards.function import path_of
-from nemo_algos.engines.rewards.section import VerifierConfig, sections
+from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
 
 ACTOR = f"{__name__}.VerifierActor"
 

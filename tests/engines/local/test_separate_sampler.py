@@ -7,9 +7,8 @@ from rich.console import Console
 from nemo_algos.engines.local import build
 from nemo_algos.engines.local.evaluation import sample
 from nemo_algos.engines.local.schema import SHAPES, TINY_MOE
-from nemo_algos.engines.local.separate_sampler import SeparateSampler
 from nemo_algos.engines.local.tiny import Tiny
-from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
 
 MOE = f"policy.model_name={TINY_MOE}"

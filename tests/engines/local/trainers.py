@@ -9,9 +9,8 @@ from nemo_algos import config
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import GenerationSection, Shape
-from nemo_algos.engines.local.separate_sampler import SeparateSampler
 from nemo_algos.engines.local.tiny import Tiny
-from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.local.judge import parse

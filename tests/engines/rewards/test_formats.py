@@ -4,7 +4,7 @@ import pytest
 from formats import FORMATS, GOLDS, TIED, written
 
 from nemo_algos.engines.rewards.math import verify_math
-from nemo_algos.engines.rewards.math.markup import without_markup
+from nemo_algos.engines.rewards.math.verifier import without_markup
 
 GOLDS_OF = {form: [GOLDS[0], (GOLDS * 3)[i % 65]] for i, form in enumerate(FORMATS)}
 

@@ -227,7 +227,7 @@ def test_one_process_at_a_time(tmp_path):
     ],
 )
 def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch, verifier, edited):
-    """As answers.py and math/units.py are used by the package rewards/math."""
+    """As answers.py and math/expressions.py are used by the package rewards/math."""
     (tmp_path / "verifiers" / "math").mkdir(parents=True)
     package = ("__init__", "math/__init__", "math/spelling", "units")
     for name in ("mine", *(f"verifiers/{name}" for name in package)):

@@ -13,7 +13,7 @@ from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError, validate
 from nemo_algos.engines.data.tasks import Puzzles
-from nemo_algos.engines.local.separate_sampler import SeparateSampler
+from nemo_algos.engines.local.tiny_policy import SeparateSampler
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import from_arrays, read

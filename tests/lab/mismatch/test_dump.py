@@ -10,8 +10,7 @@ import pytest
 import torch
 from says import Says
 
-from nemo_algos.engines.mismatch import formats
-from nemo_algos.engines.mismatch.dump import Dump, from_arrays, read, write
+from nemo_algos.engines.mismatch.dump import FRAMEWORKS, Dump, from_arrays, read, write
 from nemo_algos.lab.mismatch.responses import gather
 
 OURS = {
@@ -163,10 +162,10 @@ RECORDING = {
 }
 
 
-@pytest.mark.parametrize("framework", formats.FRAMEWORKS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("lacking", ["sampler_logprobs", "trainer_logprobs"])
 def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
-    names = formats.FRAMEWORKS[framework]
+    names = FRAMEWORKS[framework]
     with pytest.raises(ValueError) as error:
         from_arrays({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
     assert str(error.value) == Says(f"{lacking} mask {RECORDING[framework]}")
@@ -211,7 +210,7 @@ def test_what_torch_cannot_read_is_told_how_to_be_written(tmp_path, content):
 
 
 def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "LARGEST", 500)
+    monkeypatch.setattr("nemo_algos.engines.mismatch.dump.LARGEST", 500)
     write(tmp_path / "d.npz", from_arrays(OURS))
     with zipfile.ZipFile(tmp_path / "d.npz") as archive:
         assert sum(e.file_size for e in archive.infolist()) > 500

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_algos.engines.local.optimizer import rehearse
 from nemo_algos.engines.local.schema import Milestones, TorchClass
+from nemo_algos.engines.local.updates import rehearse
 from nemo_algos.preflight.check.local.torch_classes import FILE, known_to_work
 
 ROOT = Path(__file__).parents[3]

@@ -14,8 +14,7 @@ import trl_runs
 from trl_model import one_thread, saved  # noqa: F401
 from trl_runs import settings, trainer
 
-from nemo_algos.engines.mismatch import formats
-from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.engines.mismatch.dump import RECORDING, SAVED, read
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 
@@ -59,7 +58,7 @@ def dumped(model, tmp_path, monkeypatch):
 
         def saving(rows):
             inputs = returned(rows)
-            exec(formats.SAVED % "inputs")
+            exec(SAVED % "inputs")
             return inputs
 
         monkeypatch.setattr(run, "_generate_and_score_completions", saving)
@@ -104,4 +103,4 @@ def test_what_trl_leaves_out_is_named(dumped, lacking, given):
     with pytest.raises(ValueError) as error:
         read(path)
     assert f"{path}: lacks {lacking}; it has mask, " in str(error.value)
-    assert str(error.value).endswith(f". {formats.RECORDING['completion_ids']}")
+    assert str(error.value).endswith(f". {RECORDING['completion_ids']}")

@@ -216,7 +216,7 @@ def reinforce_pp_advantages(rollouts: Rollouts, params: REINFORCEPPParams) -> Dr
 def whitened(values: Tensor, rollouts: Rollouts) -> Tensor:
     """[B] of mean 0 and variance 1 over the tokens of all responses; 0 where all are equal."""
     weight = rollouts.lengths * rollouts.kept
-    if core.batch_statistics.equal(values[weight > 0]):
+    if core.groups.all_equal(values[weight > 0]):
         return values.new_zeros(values.shape)
     tokens = weight.sum()
     centred = values - (values * weight).sum() / tokens
@@ -299,7 +299,7 @@ def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> DriverOutput:
         part = core.groups.advantages(values, groups, std, epsilon)
         total = total + weights.get(name, 1.0) * part
         metrics[f"gdpo/flat_{name}"] = float(groups.flat(values).double().mean())
-    standard = core.batch_statistics.standardized(total, rollouts.kept, std, epsilon)
+    standard = core.groups.standardized(total, rollouts.kept, std, epsilon)
     return DriverOutput(standard, metrics)
 
 

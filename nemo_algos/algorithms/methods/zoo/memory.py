@@ -88,7 +88,7 @@ def spo_advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Dri
         metrics["spo/value"] = float(value.mean())
         metrics["spo/rho"] = float(rho.mean())
     raw = rewards - value[prompts.index]
-    standard = core.batch_statistics.standardized(raw, kept, params.advantage_std)
+    standard = core.groups.standardized(raw, kept, params.advantage_std)
     return DriverOutput(standard, metrics, memory={"way": way, "prompts": seen})
 
 
@@ -140,7 +140,7 @@ def ema_baseline_advantages(
         return DriverOutput(rewards.new_zeros(rewards.shape), memory=memory)
     mean = float(rewards[kept].mean())
     baseline = memory.get("baseline", mean)
-    scale = core.batch_statistics.deviation(rewards, kept, params.advantage_std)
+    scale = core.groups.deviation(rewards, kept, params.advantage_std)
     after = params.decay * baseline + (1 - params.decay) * mean
     metrics = {"ema_baseline/baseline": baseline}
     return DriverOutput((rewards - baseline) / scale, metrics, memory={"baseline": after})

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nemo_algos.engines.rewards import VerifierPool
-from nemo_algos.engines.rewards.section import VerifierConfig
+from nemo_algos.engines.rewards.weighted import VerifierConfig
 from nemo_algos.preflight.check.data import ray_head
 from nemo_algos.preflight.check.data.verdict import cut
 

@@ -171,7 +171,7 @@ def optimizer(run: LocalRun) -> Iterator[Finding]:
     scheduler = run["policy.scheduler"]
     if known_to_work(settings, scheduler):
         return
-    from nemo_algos.engines.local.optimizer import rehearse
+    from nemo_algos.engines.local.updates import rehearse
 
     yield from rehearse(settings, scheduler)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
-from nemo_algos.engines.rewards.section import VerifierConfig, sections
+from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.nemo_run import Preflight
