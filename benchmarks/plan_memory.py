@@ -28,9 +28,9 @@ import typer
 from megatron_lm.arguments import Refused, training
 
 from nemo_algos.preflight.plan import memory, speed
-from nemo_algos.preflight.plan.gpus import GPU, GPUS
+from nemo_algos.preflight.plan.memory import states
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, GPUS
 from nemo_algos.preflight.plan.parameters import of_layers
-from nemo_algos.preflight.plan.states import states
 from nemo_algos.preflight.plan.workload import Training
 
 CAPABILITIES = {"A100": 8, "H100": 9, "H200": 9, "B200": 10, "GB200": 10}

@@ -16,9 +16,9 @@ from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import judge_composed
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.release import shipped
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import Plan, gpu_of
 from nemo_algos.preflight.plan.layouts import plan as planned
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "examples" / "configs" / "recipes"

@@ -14,10 +14,10 @@ from nemo_algos.config import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find
-from nemo_algos.preflight.plan import measured, page, report
-from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan import page, report
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors
 from nemo_algos.preflight.plan.layouts import plan as planned
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import checker, layouts, remedy
 from nemo_algos.terminal import Console, echo
 
@@ -70,7 +70,7 @@ def plan(
         for n, (some, reason) in found.items()
         for part in report.ranking(n, some, reason, price)
     ]
-    found_steps = measured.read(own) if own else {}
+    found_steps = report.read_steps(own) if own else {}
     if found_steps:
         total = report.totals(p, int(sums["steps"]), price, found_steps["step"])
         shown += report.comparison(p, found_steps, total)

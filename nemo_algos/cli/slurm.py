@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 
 from nemo_algos.cli.arguments import Config, Overrides, load_config, show
 from nemo_algos.config import find
+from nemo_algos.preflight.slurm import prepare, runs
 from nemo_algos.preflight.slurm import prepare as jobs
-from nemo_algos.preflight.slurm import runs, submission
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
 from nemo_algos.preflight.slurm.placement import Sizes
 from nemo_algos.terminal import echo
@@ -122,16 +122,16 @@ def job(
         _check_data(file, [*(overrides or []), *point], checkout)
     if test_only:
         for run in runs:
-            echo(submission.sbatch(run, "--test-only"))
+            echo(prepare.sbatch(run, "--test-only"))
         return
     for run in runs:
         echo(f"{run.folder}: {run.size}", err=True)
-    by_hand = () if submit else submission.by_hand(job)
+    by_hand = () if submit else prepare.by_hand(job)
     show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
     for run in () if submit else runs:
-        submission.write(run)
+        prepare.write(run)
         echo(f"sbatch {run.folder}/job.sh")
-    for answer, log in submission.submit(runs, chain) if submit else ():
+    for answer, log in prepare.submit(runs, chain) if submit else ():
         echo(answer)
         echo(f"tail -F {log}", err=True)
 

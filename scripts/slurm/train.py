@@ -17,7 +17,7 @@ from nemo_rl.utils.timer import TimeoutChecker  # pyright: ignore
 ROOT = Path(__file__).parents[2]  # the container has no nemo_algos, but it mounts this checkout
 sys.path.insert(0, str(ROOT))
 
-from nemo_algos.preflight.slurm.steps import last_saved_step  # noqa: E402
+from nemo_algos.preflight.slurm.attempts import last_saved_step  # noqa: E402
 
 UNFINISHED = 75  # EX_TEMPFAIL; job.sh requeues on it
 

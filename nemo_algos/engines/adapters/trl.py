@@ -53,6 +53,8 @@ REPLACED = {  # by how their names begin
 }
 
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
+MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
+VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
 def judge(
@@ -106,10 +108,6 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
         unit = args.gradient_accumulation_steps
         what = f"{found} must be a multiple of `gradient_accumulation_steps: {unit}`"
         yield Finding("args.steps_per_generation", f"{what}. Change one of them.")
-
-
-MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
-VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
 class MethodTrainer(GRPOTrainer):

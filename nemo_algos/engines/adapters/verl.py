@@ -52,6 +52,13 @@ REPLACED = {
     "algorithm.use_pf_ppo": "the loss takes every sequence once",
     "distillation.enabled": "the loss has no teacher here",
 }
+FIELDS = {
+    "old_log_probs": "old_logprobs", "ref_log_prob": "ref_logprobs",
+    "rollout_log_probs": "gen_logprobs", "entropy": "entropy",
+}  # fmt: skip
+READ = ["response_mask", "rm_scores", *FIELDS]
+COUNTS = ("sequences", "tokens")  # of the optimizer batch
+NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; of other counts
 
 
 def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Iterator[Finding]:
@@ -77,15 +84,6 @@ def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Itera
         reason = "`loss_fn.use_importance_sampling_correction` needs the sampler's log-probs"
         key = "actor_rollout_ref.rollout.calculate_log_probs"
         yield Finding(key, f"{reason}. Set it to True.")
-
-
-FIELDS = {
-    "old_log_probs": "old_logprobs", "ref_log_prob": "ref_logprobs",
-    "rollout_log_probs": "gen_logprobs", "entropy": "entropy",
-}  # fmt: skip
-READ = ["response_mask", "rm_scores", *FIELDS]
-COUNTS = ("sequences", "tokens")  # of the optimizer batch
-NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; of other counts
 
 
 @register_trainer("nemo_algos")

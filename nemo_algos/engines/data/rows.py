@@ -13,6 +13,9 @@ from nemo_algos.config import first_line, install
 from nemo_algos.untrusted import content, from_json, plain
 
 SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
+SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 def rows_of(
@@ -63,11 +66,6 @@ def _package(name: str) -> Any:
             f"{install('datasets')}, or use a .jsonl, .json or .csv file."
         ) from None
     return datasets
-
-
-SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 @dataclass(frozen=True)

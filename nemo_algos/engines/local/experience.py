@@ -15,6 +15,9 @@ from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.data.tasks import Task
 
+OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs", "support")
+Turn = dict[str, Tensor]  # the columns of OF_TOKENS that there are, one value per token
+
 
 @dataclass(frozen=True)
 class Experience:
@@ -129,10 +132,6 @@ class Policy(Protocol):
     def save(self, folder: str) -> None:
         """The model in Hugging Face's format."""
         ...
-
-
-OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs", "support")
-Turn = dict[str, Tensor]  # the columns of OF_TOKENS that there are, one value per token
 
 
 def generate(

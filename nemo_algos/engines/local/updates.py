@@ -23,6 +23,9 @@ from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LocalConfig, Milestones, TorchClass
 
+OPTIMIZER = "policy.optimizer"
+SCHEDULER = "policy.scheduler"
+
 
 class Updates:
     """A policy's optimizer and its schedule."""
@@ -189,10 +192,6 @@ class Updates:
 
     def _rates(self) -> dict[str, Any]:
         return self.config.policy.model_dump(mode="json", include={"optimizer", "scheduler"})
-
-
-OPTIMIZER = "policy.optimizer"
-SCHEDULER = "policy.scheduler"
 
 
 def optimizer_of(component: TorchClass, parameters: Sequence[torch.nn.Parameter]) -> Optimizer:

@@ -55,6 +55,11 @@ RECORDING = {  # by a column that is always there: what makes a framework record
     "completion_ids": "TRL records the sampler's with use_vllm, or if a rollout_func returns them; "
     "the trainer's if num_iterations is 2 or more, or with vllm_importance_sampling_correction",
 }
+Array = np.ndarray
+INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
+PER_RESPONSE = ("prompt_length", "weights_version")
+WRITE = ". Write the file with `mismatch.dump`, or save these arrays with numpy.savez"
+NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
 
 
 def rename_columns(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -146,13 +151,6 @@ def remedy(arrays: dict[str, Any], suffix: str = "") -> str:
     if "output" in arrays or "gts" in arrays or {"score", "step"} <= {*arrays}:
         return f". {VERL_TEXTS}"
     return next((f". {text}" for column, text in RECORDING.items() if column in arrays), "")
-
-
-Array = np.ndarray
-INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
-PER_RESPONSE = ("prompt_length", "weights_version")
-WRITE = ". Write the file with `mismatch.dump`, or save these arrays with numpy.savez"
-NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
 
 
 @dataclass(frozen=True)

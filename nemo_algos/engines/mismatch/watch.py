@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 3  # names
+FAINT = 0.5  # of a mean weight, or of the share of tokens that count
 
 
 def checksums(model: nn.Module) -> dict[str, float]:
@@ -35,9 +36,6 @@ def unchanged(before: Mapping[str, float], now: Mapping[str, float]) -> str:
     shown = ", ".join(same[:SHOWN]) + (", ..." if len(same) > SHOWN else "")
     text = f"{len(same)} of the sampler's {len(now)} parameters are as in the first step: {shown}"
     return text if same else ""
-
-
-FAINT = 0.5  # of a mean weight, or of the share of tokens that count
 
 
 class Watch:

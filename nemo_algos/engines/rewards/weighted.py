@@ -12,6 +12,8 @@ from nemo_algos.config import Section
 from nemo_algos.engines.rewards.function import PAIR, RewardFunction, describe, number, path_of
 from nemo_algos.engines.rewards.pool import Unjudged, Verdict, VerifierPool
 
+Columns = Mapping[str, Sequence[Any]]  # of the responses, by the names in GIVEN
+
 
 class VerifierConfig(Section):
     """A section of `env`: a verifier and an extractor (of cons@k), the pool's arguments."""
@@ -27,9 +29,6 @@ class VerifierConfig(Section):
 def sections(env: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Those that name a verifier, by the environment's name."""
     return {n: s for n, s in env.items() if isinstance(s, Mapping) and "verifier" in s}
-
-
-Columns = Mapping[str, Sequence[Any]]  # of the responses, by the names in GIVEN
 
 
 class Reward(NamedTuple):

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from nemo_algos.config import at, set_at
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
-from nemo_algos.preflight.plan import generation, memory, speed
-from nemo_algos.preflight.plan.gpus import GPU
-from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, training
+from nemo_algos.preflight.plan import memory, speed
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, Setup, training
 from nemo_algos.preflight.plan.parameters import whole
 
 LIMIT = "policy.max_total_sequence_length"
@@ -129,15 +128,15 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
 def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
     """The plan of a setup, for sequences of so many tokens on average."""
     made = training(run)
-    asleep = generation.sleeping(run)
+    asleep = memory.sleeping(run)
     return Plan(
         run=run,
         tokens=mean,
         training=memory.peak(made) | asleep,
         log_probs=memory.forward(made) | asleep,
-        generation=generation.generation(run),
-        host=generation.on_host(run),
-        cached_sequences=generation.cached_sequences(run, run[LIMIT]),
+        generation=memory.generation(run),
+        host=memory.on_host(run),
+        cached_sequences=memory.cached_sequences(run, run[LIMIT]),
         phases=speed.phases(run, mean),
         change=change or {},
     )

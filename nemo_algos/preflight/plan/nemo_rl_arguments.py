@@ -1,16 +1,34 @@
 """NeMo-RL's config as a `Training`, and what of it training does not decide."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, Run
-from nemo_algos.preflight.plan.gpus import GPU
 from nemo_algos.preflight.plan.parameters import network
 from nemo_algos.preflight.plan.workload import Kernels, Parallel, Recompute, States, Training
 
 OUTSIDE = 4e9  # bytes: CUDA contexts, NCCL, fragmentation; an assumption
 LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
+
+
+class GPU(NamedTuple):
+    """Bytes of memory, dense BF16 FLOP/s, bytes per second of memory."""
+
+    name: str
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+SHEETS = (
+    GPU("A100", 85e9, 312e12, 2.0e12),
+    GPU("H100", 85e9, 989e12, 3.35e12),
+    GPU("H200", 150e9, 989e12, 4.8e12),
+    GPU("B200", 191e9, 2250e12, 7.7e12),
+    GPU("GB200", 198e9, 2450e12, 8.0e12),
+)
+GPUS = {gpu.name: gpu for gpu in SHEETS}
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,8 @@ import re
 from math import log2
 
 from nemo_algos.engines.nemo.derived_config import EPOCHS
-from nemo_algos.preflight.plan.generation import (
-    cached_sequences,
-    on_host,
-    sequence_bytes,
-    weight_bytes,
-)
-from nemo_algos.preflight.plan.gpus import GPU
-from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, micro_batch_tokens, training
+from nemo_algos.preflight.plan.memory import cached_sequences, on_host, sequence_bytes, weight_bytes
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, Setup, micro_batch_tokens, training
 from nemo_algos.preflight.plan.workload import Training
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given

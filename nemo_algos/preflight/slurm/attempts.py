@@ -7,8 +7,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_algos.preflight.slurm.steps import last_saved_step
-
 DRIVER = "logs/*-logs/ray-driver.log"
 BATCH = "slurm-*.log"
 LINE = re.compile(r"(\S+) (\d{1,12}) (\d{1,6}) (\d{1,6}) (\w+) \d{1,12}")  # of `attempts`
@@ -27,6 +25,12 @@ ENDS = {  # job.sh's word: a person's
     "stalled": "ended because no step was made",
     "failed": "failed",
 }
+
+
+def last_saved_step(checkpoints: Path) -> int:
+    """The last whole one, 0 where there is none: NeMo-RL writes training_info.json into each."""
+    names = [file.parent.name[5:] for file in checkpoints.glob("step_*/training_info.json")]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 class Noted(NamedTuple):

@@ -1,8 +1,10 @@
 """A config as a job runs it: its nodes and GPUs, its folders, its time."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from math import ceil, inf
 from pathlib import Path
@@ -13,15 +15,50 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import note, warning
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
-from nemo_algos.preflight.slurm import batch, modules, outputs
-from nemo_algos.preflight.slurm.batch import Job
-from nemo_algos.preflight.slurm.outputs import OUTPUTS
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
+from nemo_algos.preflight.slurm import batch
+from nemo_algos.preflight.slurm.batch import OUTPUTS, Job
 
+NAME = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
+INSTALLED = ("site-packages", "dist-packages")
 # planned steps, and seconds at least, after which a run has stalled
 SLOWER = 10
 HANGS = 1800
+
+
+def unseen(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Finding]:
+    """Modules that `check` has imported here, and that the job would not find.
+
+    The job starts in the run's folder, then changes to NeMo-RL's root: of PYTHONPATH it only has
+    absolute folders that are mounted at their own place.
+    """
+    mounted = batch.mounts(job, folder)
+    searched = [os.path.normpath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    for key, value in batch.texts(plain):
+        named = NAME.fullmatch(value)
+        home = _home(named[1]) if named else ""
+        if not home or home in (str(batch.ROOT), str(job.program.parent)):
+            continue
+        if os.path.basename(home) in INSTALLED:
+            what = f"{value} is installed on this machine, in {home}"
+            yield warning(key, f"{what}. Make sure that the image has it, too.")
+            continue
+        cures = [] if home in searched else [f"put PYTHONPATH={home} before the command"]
+        if not batch.at_its_place(home, mounted):
+            cures.append(f"add --mounts {home}:{home}")
+        if cures:
+            what = f"{value} is imported from {home}, where the job does not find it"
+            yield Finding(key, f"{what}. To cure this, {' and '.join(cures)}.")
+
+
+def _home(module: str) -> str:
+    """The folder of sys.path that an imported module came from; empty for Python's own."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.partition(".")[0] in sys.stdlib_module_names:
+        return ""
+    path = Path(file)
+    return str(path.parents[module.count(".") + (path.name == "__init__.py")])
 
 
 class Sizes(NamedTuple):
@@ -71,8 +108,8 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     if batch.seconds(job.time) > longest:
         what = f"{job.time} exceeds the partition's limit of {longest / 3600:g} hours"
         yield Finding("--time", f"{what}, so the job would wait forever. Choose less.")
-    yield from outputs.unmounted(plain, batch.mounts(job, folder))
-    yield from modules.unseen(plain, job, folder)
+    yield from batch.unmounted(plain, batch.mounts(job, folder))
+    yield from unseen(plain, job, folder)
 
 
 class Nodes(NamedTuple):
@@ -143,7 +180,7 @@ def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Fi
         what = f"the job takes whole nodes, but uses {gpus} GPUs of each"
         cure = f"Set --gpus-per-node {most} if nodes have more."
         yield warning("cluster.gpus_per_node", f"{what}. {cure}")
-    yield from outputs.caches(batch.mounts(job, folder))
+    yield from batch.caches(batch.mounts(job, folder))
     limit = batch.seconds(job.time)
     if step > job.margin:
         what = f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f}"

@@ -10,11 +10,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo.worker_env import ROOT, refusal
+from nemo_algos.engines.nemo import worker_env
+from nemo_algos.engines.nemo.worker_env import ROOT
 from nemo_algos.preflight.check.release import is_checkout
-from nemo_algos.preflight.slurm import batch, options
+from nemo_algos.preflight.slurm import batch
 from nemo_algos.preflight.slurm.batch import Job
 
+WHOLE = "the job takes whole nodes, with one task each"
+ANSWER = "it changes the output of sbatch, or submits nothing"
+OURS = {  # options of sbatch that are ours to write, or that a run does not survive
+    "account": "use --account",
+    "array": "all its tasks would write to one run: use --sweep for runs, --chain for jobs",
+    "dependency": "keep singleton, with commas: --sbatch=--dependency=singleton,afterok:12",
+    "exclusive": WHOLE,
+    "help": ANSWER,
+    "input": "the job script reads no input",
+    "job-name": "use --name",
+    "no-requeue": "the run goes on by requeue: for none use --max-requeues 0",
+    "nodes": "use --nodes",
+    **dict.fromkeys((f"ntasks{of}" for of in ("", "-per-core", "-per-gpu", "-per-node")), WHOLE),
+    "ntasks-per-socket": WHOLE,
+    "output": "use --out",
+    "oversubscribe": WHOLE,
+    "partition": "use --partition",
+    "quiet": ANSWER,
+    "signal": "use --margin",
+    "test-only": "use --test-only",
+    "time": "use --time",
+    "usage": ANSWER,
+    "version": ANSWER,
+    "wait": "sbatch would block until the end of the run: use nemo-algos slurm status",
+    "wrap": "nemo-algos writes the job script",
+}
 PATH = r"[\w./@+=-]+"
 PATHS = "ray.sub only accepts letters, digits and ./@+=_-"
 SHAPES = {  # what an option's value matches, and how to write it
@@ -32,6 +59,18 @@ SHAPES = {  # what an option's value matches, and how to write it
     "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
 }
 LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
+
+
+def refusal(option: str) -> str:
+    """Why not, and what to write instead; empty for one that a run survives."""
+    name, _, value = option.removeprefix("--").partition("=")
+    ours = next((o for o in OURS if name and o.startswith(name)), "")  # sbatch completes it
+    return "" if ours == "dependency" and _keeps_singleton(value) else OURS.get(ours, "")
+
+
+def _keeps_singleton(dependency: str) -> bool:
+    """Among others that all must hold: Slurm takes `?` between dependencies for an or."""
+    return "singleton" in dependency.split(",") and "?" not in dependency
 
 
 def problems(job: Job, folder: Path) -> Iterator[Finding]:
@@ -55,7 +94,7 @@ def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
             if not re.fullmatch(shape, value):
                 yield Finding(option, f"{value!r}: {hint}")
     for option in job.options:
-        if hint := options.refusal(option):
+        if hint := refusal(option):
             yield Finding("--sbatch", f"{option!r}: {hint}")
 
 
@@ -72,7 +111,7 @@ def _missing(job: Job) -> Iterator[Finding]:
     elif not is_checkout(job.nemo_rl):
         hint = "Name a NeMo-RL checkout of the image's version, by which the config is judged."
         yield Finding("--checkout", f"{job.nemo_rl} is not a NeMo-RL checkout. {hint}")
-    if reason := refusal(ROOT):
+    if reason := worker_env.refusal(ROOT):
         yield Finding("", reason)
     elif not job.program.is_file():
         yield Finding("--program", f"file {job.program} not found")

@@ -1,15 +1,32 @@
-"""The commands `nemo-algos slurm status | tail | stop RUN`; Slurm knows a run by batch.job_name."""
+"""The commands `nemo-algos slurm status | tail | stop RUN`, and what Slurm says of its jobs."""
 
+import subprocess
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from nemo_algos.jsonl import replace
-from nemo_algos.preflight.slurm import attempts, queue
+from nemo_algos.preflight.slurm import attempts
 from nemo_algos.terminal import echo
 
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
+ENDED += ("PREEMPTED", "REVOKED", "TIMEOUT")
+TIMEOUT = 30  # seconds in which a command of Slurm answers
+FIELDS = {  # squeue's, with their widths in bytes
+    "jobid": 20,
+    "name": 300,
+    "username": 64,
+    "state": 24,
+    "reason": 64,
+    "nodelist": 300,
+    "restartcnt": 12,
+    "timeused": 24,
+    "timelimit": 24,
+}
 OUT = Path("runs/slurm")
 LOOK = 15  # seconds between two questions to Slurm
 LAST = 4000  # bytes of a log that `tail` begins with
@@ -21,6 +38,83 @@ Listed = Annotated[
 Out = Annotated[Path, typer.Option(help="parent folder of the runs")]
 
 
+class QueuedJob(NamedTuple):
+    """A line of squeue."""
+
+    number: str
+    name: str
+    user: str
+    state: str
+    reason: str
+    nodes: str
+    restarts: str
+    elapsed: str
+    limit: str
+
+    @property
+    def ended(self) -> bool:
+        """It is only remembered."""
+        return self.state in ENDED
+
+    def __str__(self) -> str:
+        now = f"{self.elapsed} of {self.limit} on {self.nodes}"
+        if self.state == "PENDING":
+            now = f"waits for {self.reason}"
+        return f"job {self.number} {self.state}, {self.restarts} restarts, {now}"
+
+
+def queued(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
+    """Jobs of all users by name, the oldest first. Raises OSError where Slurm does not answer."""
+    fields = ",".join(f"{name}:{width}|" for name, width in FIELDS.items())
+    command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
+    found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
+    for line in run_command("squeue", *command).splitlines():
+        job = QueuedJob(*_words(line))
+        found[job.name].append(job)
+    return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
+
+
+def _words(line: str) -> list[str]:
+    """Of a line, by the separators: squeue pads by bytes, so that widths are not letters."""
+    words = [word.strip() for word in line.split("|")][:-1]
+    if len(words) != len(FIELDS):
+        reason = "this version of Slurm does not separate the fields of --Format"
+        raise OSError(f"squeue: {line.strip()!r} cannot be read: {reason}")
+    return words
+
+
+def past_states(names: Iterable[str]) -> dict[str, str]:
+    """The last state of each name in Slurm's accounting; none where the cluster has none."""
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days"]
+    command += [f"--name={','.join(names)}", "--format=JobName,State"]
+    try:
+        lines = run_command(*command).splitlines()
+    except OSError:
+        return {}
+    return dict(line.split("|", 1) for line in lines)
+
+
+def run_command(*command: str) -> str:
+    """What a command of Slurm's answers. Raises OSError with what it complains of."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # as names of folders are read
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        hint = "Try again when Slurm's controller is less busy."
+        raise OSError(f"{command[0]} did not answer within {TIMEOUT} seconds. {hint}") from None
+    except FileNotFoundError:
+        raise OSError(f"{command[0]} not found: log in to the cluster") from None
+    if done.returncode:
+        said = done.stderr.strip().removeprefix(f"{command[0]}: ").removeprefix("error: ")
+        raise OSError(f"{command[0]}: {said}")
+    return done.stdout
+
+
 def status(runs: Listed = None, out: Out = OUT) -> None:
     """The jobs of runs, how far they are, what they cost so far, and how they ended.
 
@@ -30,9 +124,9 @@ def status(runs: Listed = None, out: Out = OUT) -> None:
     if not folders:
         raise ValueError(f"no run found in {out}. Name the runs, or their parent with --out.")
     names = {folder.resolve(): _job_name(folder) for folder in folders}
-    found = queue.jobs(names.values())
+    found = queued(names.values())
     gone = [name for name in names.values() if name not in found]
-    states = queue.past_states(gone) if gone else {}
+    states = past_states(gone) if gone else {}
     unread = 0
     for folder, name in names.items():
         live = [job for job in found.get(name, []) if not job.ended]
@@ -97,7 +191,7 @@ def stop(
         going = [job.number for job in jobs if save and job.state != "PENDING"]
         cancelled = [job.number for job in jobs if job.number not in going]
         if cancelled:
-            queue.run_command("scancel", *cancelled)
+            run_command("scancel", *cancelled)
         if going:
             replace(folder / "stop", "for good\n")  # job.sh: a file with words ends the run
         said = [f"{' '.join(going)} will save after this step and stop"] if going else []
@@ -124,10 +218,8 @@ def _job_name(folder: Path) -> str:
     return job_name(folder.resolve())
 
 
-def _live(folder: Path) -> list[queue.QueuedJob]:
-    return [
-        job for jobs in queue.jobs([_job_name(folder)]).values() for job in jobs if not job.ended
-    ]
+def _live(folder: Path) -> list[QueuedJob]:
+    return [job for jobs in queued([_job_name(folder)]).values() for job in jobs if not job.ended]
 
 
 def _alive(folder: Path) -> bool:

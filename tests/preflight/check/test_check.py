@@ -22,8 +22,8 @@ from nemo_algos.preflight.check.judge import RULES, check, judge_composed
 from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.check.rule import divisors, near
 from nemo_algos.preflight.plan import report
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import plan
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.slurm.batch import Job
 from nemo_algos.preflight.slurm.placement import Sizes
 from nemo_algos.preflight.slurm.prepare import prepare

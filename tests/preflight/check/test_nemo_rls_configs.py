@@ -15,8 +15,8 @@ from releases import MAIN
 
 from nemo_algos.preflight.check import judge as check
 from nemo_algos.preflight.check.rules import gym
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import possible
 
 ROOT = Path(__file__).parents[3]

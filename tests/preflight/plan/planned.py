@@ -6,8 +6,8 @@ from releases import MAIN
 
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.layout import MEGATRON
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, plan, with_keys
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 
 OFFLOADED = {
     f"{MEGATRON}.optimizer.{k}": v

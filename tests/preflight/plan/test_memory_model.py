@@ -9,8 +9,8 @@ import pytest
 from megatron_lm.arguments import training
 from megatron_lm.known import Refused
 
-from nemo_algos.preflight.plan import activations, memory, parameters
-from nemo_algos.preflight.plan.states import states
+from nemo_algos.preflight.plan import memory, parameters
+from nemo_algos.preflight.plan.memory import states
 
 TINY = {
     "num-layers": 12,
@@ -169,11 +169,11 @@ def test_activations_of_a_gpt_layer():
     dropout's mask 1 / 2. Unfused: 5 bytes a score instead, 168 MB of 8 x 4 x 1024^2.
     """
     sums = 4096 * 8 * 4
-    assert activations.layer(of(TINY), "*-") == 18 * T + sums
-    assert activations.layer(of(TINY, capability=H100), "*-") == 17 * T + sums
-    assert activations.layer(of(TINY, attention_backend="unfused"), "*-") == 17 * T + 5 * 32 * 2**20
+    assert memory.layer(of(TINY), "*-") == 18 * T + sums
+    assert memory.layer(of(TINY, capability=H100), "*-") == 17 * T + sums
+    assert memory.layer(of(TINY, attention_backend="unfused"), "*-") == 17 * T + 5 * 32 * 2**20
     dry = {"attention-dropout": 0.0, "hidden-dropout": 0.0, "attention-backend": "unfused"}
-    assert activations.layer(of(TINY | dry), "*-") == 16 * T + 2 * 32 * 2**20
+    assert memory.layer(of(TINY | dry), "*-") == 16 * T + 2 * 32 * 2**20
 
 
 def test_unfused_attention_repeats_keys_and_values():
@@ -181,8 +181,8 @@ def test_unfused_attention_repeats_keys_and_values():
     grouped = {"group-query-attention": True, "num-query-groups": 2}
     unfused = {"attention-backend": "unfused", "attention-dropout": 0.0}
     numbers = 4096 * 64 * 2
-    few = activations.layer(of(TINY | grouped, capability=H100), "*") - 4096 * 8 * 4
-    many = activations.layer(of(TINY | grouped | unfused), "*") - 2 * 32 * 2**20
+    few = memory.layer(of(TINY | grouped, capability=H100), "*") - 4096 * 8 * 4
+    many = memory.layer(of(TINY | grouped | unfused), "*") - 2 * 32 * 2**20
     assert many - few == (24 - 12) * numbers
 
 
@@ -190,25 +190,25 @@ def test_tensor_and_sequence_parallelism_split_activations():
     """TP 2 splits all but norms and masks, 5 hidden states; sequence parallelism these too."""
     half = {"tensor-model-parallel-size": 2, "attention-backend": "fused"}
     sums = 4096 * 4 * 4
-    assert activations.layer(of(TINY | half), "*-") == 5 * T + 12 * T / 2 + sums
-    assert activations.layer(of(TINY | half, sequence_parallel=True), "*-") == 17 * T / 2 + sums
+    assert memory.layer(of(TINY | half), "*-") == 5 * T + 12 * T / 2 + sums
+    assert memory.layer(of(TINY | half, sequence_parallel=True), "*-") == 17 * T / 2 + sums
     both = {"context-parallel-size": 2, "sequence-parallel": True}
-    assert activations.layer(of(TINY | half | both), "*-") == 17 * T / 4 + sums / 2
+    assert memory.layer(of(TINY | half | both), "*-") == 17 * T / 4 + sums / 2
 
 
 def test_activations_of_experts():
     """2 of 8, GeLU not fused with the weighting: input 1, before, after, weighted 4 each, twice."""
     moe = {"num-experts": 8, "moe-router-topk": 2, "hidden-dropout": 0.0}
     router = 4096 * 3 * 4 * 8
-    assert activations.layer(of(TINY | moe), "E") == 2 * T + 2 * 13 * T + router
+    assert memory.layer(of(TINY | moe), "E") == 2 * T + 2 * 13 * T + router
     fused = {"swiglu": True, "ffn-hidden-size": 2048}
-    assert activations.layer(of(TINY | moe | fused), "E") == 2 * T + 2 * 13 * T + router
+    assert memory.layer(of(TINY | moe | fused), "E") == 2 * T + 2 * 13 * T + router
 
 
 def test_activations_of_mamba():
     """Norm 2 x 1024; z, x, B, C, dt 6176; the scan's output thrice, 2048; of 2 bytes."""
     run = of(TINY, hidden_size=1024, num_attention_heads=16, hybrid_layer_pattern="M")
-    assert activations.layer(run, "M") == 4096 * (2 * (2 * 1024 + 6176 + 3 * 2048) + 1024)
+    assert memory.layer(run, "M") == 4096 * (2 * (2 * 1024 + 6176 + 3 * 2048) + 1024)
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_recomputation(options, layers, recomputed):
     """Inputs of the groups, and one group again; selective: what its modules keep is not kept."""
     run = of(TINY | options, capability=H100)
     sums = 4096 * 8 * 4 / T
-    kept, again = activations.stage(run, run.network.stages[0])
+    kept, again = memory.stage(run, run.network.stages[0])
     assert kept / T == pytest.approx(layers, abs=12 * sums + 1e-9)
     assert again / T == pytest.approx(recomputed, abs=4 * sums + 1e-9)
 
 
 def test_recomputed_scores():
     selective = of(TINY | {"attention-backend": "unfused", "recompute-activations": True})
-    assert activations.layer(selective, "*-") == 17 * T
+    assert memory.layer(selective, "*-") == 17 * T
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_recomputed_scores():
     ],
 )
 def test_bytes_of_a_logit(options, most):
-    assert activations.logits(of(TINY | options)) == (most * 4096 * 50304, 4 * 4096 * 50304)
+    assert memory.logits(of(TINY | options)) == (most * 4096 * 50304, 4 * 4096 * 50304)
 
 
 def test_whole_layers_that_fsdp_gathers():

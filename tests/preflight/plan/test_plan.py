@@ -21,7 +21,7 @@ from nemo_algos.cli import app
 from nemo_algos.preflight.check.built import facts
 from nemo_algos.preflight.check.known_models import table
 from nemo_algos.preflight.check.layout import MEGATRON
-from nemo_algos.preflight.plan import activations, measured, report, speed
+from nemo_algos.preflight.plan import memory, report, speed
 from nemo_algos.preflight.plan.layouts import measured_errors, plan, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import training
 
@@ -105,7 +105,7 @@ def test_the_parts_that_only_rl_has():
     p = planned(EXAMPLE)
     made = training(p.run)
     assert p.training["sleeping engine"] == 2e9 and p.log_probs["sleeping engine"] == 2e9
-    one = activations.layer(made, "*E")
+    one = memory.layer(made, "*E")
     assert p.log_probs["activations"] == one < p.training["activations"] / 40
     assert p.phases["reference log-probs"] == p.phases["log-probs"] > 0
     apart = planned("recipes/llm/performance/grpo-qwen3-30ba3b-4n8g-async-1off.yaml")
@@ -264,10 +264,10 @@ def test_own_first_steps_correct_the_plan(tmp_path):
 
 def test_parts_of_an_asynchronous_plan_are_those_that_are_waited_for():
     p = planned("recipes/llm/performance/grpo-qwen3-30ba3b-4n8g-async-1off.yaml", 3201)
-    parts = measured.planned(p)
+    parts = report.planned_parts(p)
     assert sum(parts.values()) == pytest.approx(2 * p.step_seconds) and p.overlaps
     assert parts["generation"] < p.phases["generation"]
-    alone = measured.planned(planned(EXAMPLE))
+    alone = report.planned_parts(planned(EXAMPLE))
     assert alone["generation"] == pytest.approx(planned(EXAMPLE).phases["generation"])
 
 
@@ -276,9 +276,9 @@ def test_a_log_without_steps(tmp_path, text):
     if text is not None:
         (tmp_path / "log").write_text(text)
     with pytest.raises(ValueError, match="--measured"):
-        measured.read(tmp_path / "log")
+        report.read_steps(tmp_path / "log")
     (tmp_path / "log").write_text(driver_log(step(500, ("exposed_generation", 300), 60)))
-    assert measured.read(tmp_path / "log")["generation"] == 300
+    assert report.read_steps(tmp_path / "log")["generation"] == 300
 
 
 def test_a_page_with_prices(tmp_path):

@@ -17,8 +17,8 @@ from nemo_algos.preflight.check.decoder import Attention
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.known_models import table
 from nemo_algos.preflight.check.layout import MEGATRON
-from nemo_algos.preflight.plan.gpus import GPUS
 from nemo_algos.preflight.plan.layouts import gpu_of, of, plan, with_keys
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import (
     _cheapest,
     _splits,

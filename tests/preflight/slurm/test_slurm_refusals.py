@@ -12,7 +12,7 @@ from slurm_here import LAUNCH, called, checkout, folder, invoked, slurm, stub  #
 
 from nemo_algos.preflight.slurm import rules as slurm_rules
 from nemo_algos.preflight.slurm.batch import Job
-from nemo_algos.preflight.slurm.options import OURS
+from nemo_algos.preflight.slurm.rules import OURS
 
 # {0}: the folder of the test
 REFUSED = [

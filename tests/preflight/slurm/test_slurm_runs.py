@@ -8,7 +8,6 @@ import pytest
 from says import Says
 from slurm_here import called, folder, invoked, slurm, stub  # noqa: F401
 
-from nemo_algos.preflight.slurm import queue as slurm_queue
 from nemo_algos.preflight.slurm import runs
 from nemo_algos.preflight.slurm.batch import job_name
 
@@ -199,7 +198,7 @@ def test_slurm_that_does_not_answer(here, run):
 @pytest.mark.parametrize("command", ["squeue", "sacct", "scancel"])
 def test_slurm_that_hangs(here, run, monkeypatch, command):
     """It is said by the command's name; the accounting is not needed."""
-    monkeypatch.setattr(slurm_queue, "TIMEOUT", 0.5)
+    monkeypatch.setattr(runs, "TIMEOUT", 0.5)
     queue(here, run, [] if command == "sacct" else [PENDING])
     stub(here, command, "exec /bin/sleep 60")
     said = invoked("slurm", "stop" if command == "scancel" else "status", str(run))

@@ -47,6 +47,44 @@ EDGES = re.compile(rf"(?m)(^[ \t>]*|[:(\"\u201c\uff1a][ \t]*)[*_`]+[ \t]*(?={WHO
 # `-` without a space is a list's where the line above is an item too; else it may be a minus
 ITEM = re.compile(rf"(?m)(^[ \t]*[-*+](?:[ \t*]|[A-Za-z]{{2}})[^\n]*\n\s*)[-+](?={WHOLE})")
 IN_JSON = re.compile(r"(?<!\\)\\\\(?=(?:boxed|fbox)\s*\{)")
+# characters read: of the end, of a box, and behind a box
+TAIL = 4096
+BOX = 512
+NEAR = 80
+UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
+BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{latex.SCALE_WORD})\b)")
+# what a box that is a part of something larger, or is taken back, has before or behind it
+_FILLED = r"(?:(?:be|been|equals?|equal to|to|exactly|simply|just|an?|the|answer|value)\s+){0,4}"
+BEFORE = re.compile(
+    r"(?:[-+\d*/^]|[\w)}] +[<>]\s*|\\(?:times|cdot|div|neq?|not|[lg]t)\s*|\s!=\s*|[=(]\s*-\s+)$"
+    r"|(?i:\b(?:not|[a-z]+n['\u2019]t|cannot|never|neither|nor|anything but|other than|instead of"
+    rf"|rather than|except(?: for)?|excluding)\s+{_FILLED}"
+    r"|\bdoubt (?:that )?(?:it|this|the answer) is\s+"
+    r"|\b(?:rul(?:e|ed|es|ing) out|reject(?:ed|s|ing)?|discard(?:ed|s|ing)?)\s+(?:\$?\w\s*=\s*)?"
+    r"|\b(?:wrong|incorrect|false)\s+(?:answer|result|value|solution|guess)\s*"
+    r"(?:(?:is|was|would be)\b|:)\s*)[\s$(\\\[*:]*$|(?:不是|不等于|并非|而非|不为)[\s$]*$"
+)
+_LEAD = r"(?:\b(?:no|wait|but|and|hmm+|actually|sorry|oops|so|this|that|which|it)\b[\s,.:]*){0,4}"
+_GOES = r"[\s$)\]\\.,;:!?*\u2013\u2014-]*"
+AFTER = re.compile(
+    rf"(?i:{_GOES}{_LEAD}(?:['\u2019]s|\bis|\bwas|\bseems|\bmust|\bshould|\bwould)\s+"
+    r"(?:(?:clearly|obviously|actually|also|definitely|certainly)\s+)?"
+    r"(?:(?:an?|the|be)\s+)?(?:wrong|incorrect|false|invalid|impossible|mistaken?|error|rejected"
+    r"|discarded|ruled out)\b"
+    r"(?!\s+(?:to|that|for)\b)"
+    rf"|{_GOES}{_LEAD}\b(?:(?:is|was|are|do|does|did|can|could|would)(?:n['\u2019]t|\s*not)"
+    r"|won['\u2019]t|will not)\s+(?:(?:be|an?|the|our|my|final|actually)\s+){0,3}"
+    r"(?:right|correct|true|valid|answer|solution|work|satisfy|hold|possible|what|it)\b"
+    rf"|{_GOES}{_LEAD}\bfails\b(?!\s+(?:to|for)\b)|[\s$)\]\\]*\?\s*no\s*(?:[.,;!]|$))"
+    r"|[\s$,。]*(?:这|它)?(?:是)?(?:错|不对|不正确|不是)"
+    r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
+    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
+)
+LETTER = re.compile(rf"(?<=[\d)}}])(?:\s*[A-Za-z](?<![kK])(?:\^\s*\{{?[23]\}}?)?|{latex.SPACE}+K)$")
+RESIDUES = re.compile(r"\s*-?\d+(?:\s*,\s*-?\d+)*\s*")
+ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
+SET = re.compile(r"\s*(?:\\left)?\\\{")
+TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
 
 
 def without_markup(text: str) -> str:
@@ -94,45 +132,6 @@ def _innermost(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
     following = [start for start, _ in places[1:]] + [10**9]
     return [p for p, start in zip(places, following, strict=True) if p[1] <= start]
 
-
-# characters read: of the end, of a box, and behind a box
-TAIL = 4096
-BOX = 512
-NEAR = 80
-UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
-BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{latex.SCALE_WORD})\b)")
-# what a box that is a part of something larger, or is taken back, has before or behind it
-_FILLED = r"(?:(?:be|been|equals?|equal to|to|exactly|simply|just|an?|the|answer|value)\s+){0,4}"
-BEFORE = re.compile(
-    r"(?:[-+\d*/^]|[\w)}] +[<>]\s*|\\(?:times|cdot|div|neq?|not|[lg]t)\s*|\s!=\s*|[=(]\s*-\s+)$"
-    r"|(?i:\b(?:not|[a-z]+n['\u2019]t|cannot|never|neither|nor|anything but|other than|instead of"
-    rf"|rather than|except(?: for)?|excluding)\s+{_FILLED}"
-    r"|\bdoubt (?:that )?(?:it|this|the answer) is\s+"
-    r"|\b(?:rul(?:e|ed|es|ing) out|reject(?:ed|s|ing)?|discard(?:ed|s|ing)?)\s+(?:\$?\w\s*=\s*)?"
-    r"|\b(?:wrong|incorrect|false)\s+(?:answer|result|value|solution|guess)\s*"
-    r"(?:(?:is|was|would be)\b|:)\s*)[\s$(\\\[*:]*$|(?:不是|不等于|并非|而非|不为)[\s$]*$"
-)
-_LEAD = r"(?:\b(?:no|wait|but|and|hmm+|actually|sorry|oops|so|this|that|which|it)\b[\s,.:]*){0,4}"
-_GOES = r"[\s$)\]\\.,;:!?*\u2013\u2014-]*"
-AFTER = re.compile(
-    rf"(?i:{_GOES}{_LEAD}(?:['\u2019]s|\bis|\bwas|\bseems|\bmust|\bshould|\bwould)\s+"
-    r"(?:(?:clearly|obviously|actually|also|definitely|certainly)\s+)?"
-    r"(?:(?:an?|the|be)\s+)?(?:wrong|incorrect|false|invalid|impossible|mistaken?|error|rejected"
-    r"|discarded|ruled out)\b"
-    r"(?!\s+(?:to|that|for)\b)"
-    rf"|{_GOES}{_LEAD}\b(?:(?:is|was|are|do|does|did|can|could|would)(?:n['\u2019]t|\s*not)"
-    r"|won['\u2019]t|will not)\s+(?:(?:be|an?|the|our|my|final|actually)\s+){0,3}"
-    r"(?:right|correct|true|valid|answer|solution|work|satisfy|hold|possible|what|it)\b"
-    rf"|{_GOES}{_LEAD}\bfails\b(?!\s+(?:to|for)\b)|[\s$)\]\\]*\?\s*no\s*(?:[.,;!]|$))"
-    r"|[\s$,。]*(?:这|它)?(?:是)?(?:错|不对|不正确|不是)"
-    r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
-    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
-)
-LETTER = re.compile(rf"(?<=[\d)}}])(?:\s*[A-Za-z](?<![kK])(?:\^\s*\{{?[23]\}}?)?|{latex.SPACE}+K)$")
-RESIDUES = re.compile(r"\s*-?\d+(?:\s*,\s*-?\d+)*\s*")
-ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
-SET = re.compile(r"\s*(?:\\left)?\\\{")
-TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
 
 # Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
