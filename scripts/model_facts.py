@@ -7,8 +7,7 @@ transformers builds each model, without memory, from what models.yaml says of it
 
 import json
 
-from nemo_algos.preflight.check.built import facts
-from nemo_algos.preflight.check.known_models import HERE, configs
+from nemo_algos.preflight.check.known_models import HERE, configs, facts
 
 
 def main() -> None:

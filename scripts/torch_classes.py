@@ -13,7 +13,7 @@ import torch
 
 from nemo_algos.engines.local.schema import TorchClass
 from nemo_algos.engines.local.updates import rehearse
-from nemo_algos.preflight.check.local.torch_classes import FILE
+from nemo_algos.preflight.check.local.resources import FILE
 
 WHOLE, SHARE = ((1,), (10**6,)), ((0.0, 1e-12), (1.0, 0.999))  # ends of a range, the wider first
 ADAMW = TorchClass(name="torch.optim.AdamW")

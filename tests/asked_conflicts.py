@@ -2,8 +2,7 @@
 
 from releases import MAIN
 
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import ask
+from nemo_algos.preflight.check.rule import Preflight, ask
 from nemo_algos.preflight.check.rules.index import CONFLICTS
 
 

@@ -15,8 +15,8 @@ from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
 from nemo_algos.preflight.check.judge import check as checked
 from nemo_algos.preflight.check.judge import judge
-from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.release import find
+from nemo_algos.preflight.check.rule import Preflight
 from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 

@@ -28,10 +28,9 @@ from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
-from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.release import find as find_release
-from nemo_algos.preflight.check.rule import ask, keep_errors
+from nemo_algos.preflight.check.rule import Preflight, ask, keep_errors
 from nemo_algos.preflight.check.rules.index import CONFLICTS, RULES
 from nemo_algos.preflight.check.rules.values import repair
 

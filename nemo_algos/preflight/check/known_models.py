@@ -1,13 +1,15 @@
 """Facts of a model that decide where it fits: the shipped models.json, or a folder's config.json.
 
-models.json is written by scripts/model_facts.py from the config values of models.yaml.
+models.json is written by scripts/model_facts.py from the config values of models.yaml. A folder's
+are read off the modules that transformers builds: nothing is allocated (the meta device) or
+downloaded, and no code but transformers' is run.
 """
 
 import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,15 @@ import yaml
 from pydantic import TypeAdapter
 
 from nemo_algos.config import did_you_mean, validate
-from nemo_algos.preflight.check.decoder import Model
+from nemo_algos.preflight.check.decoder import Attention, Experts, Mamba, Model
 
 HERE = Path(__file__).parent
 FILE = "config.json"
 TRAINED = re.compile(r"(-(Instruct|Base|Chat|Thinking|2507))+$")  # of a name
 POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k")
+WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+INSTALL = "Install transformers 5: pip install 'transformers>=5,<6'."
 
 
 @functools.cache
@@ -113,6 +118,193 @@ def _build(values: Mapping[str, Any], where: str) -> Model:
 
 @functools.cache  # `plan` asks `check` about many layouts of one model
 def _built(values: str, where: str) -> Model:
-    from nemo_algos.preflight.check.built import facts  # transformers takes seconds to import
-
     return facts(json.loads(values), where)
+
+
+def facts(values: Mapping[str, Any], where: str) -> Model:
+    """Of the values of a config.json, which messages call `where`. Raises ValueError."""
+    built = _network_of(values, where)
+    try:
+        return _read(built)
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
+        family = type(built).__name__
+        raise ValueError(
+            f"{where}: `plan` does not support the modules of {family} ({problem}). "
+            "It supports decoders of attention, MLP, expert, Mamba-2 and gated-delta-net layers."
+        ) from None
+
+
+def _network_of(values: Mapping[str, Any], where: str) -> Any:
+    """The whole model, without memory."""
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        reason = "this model is not in the shipped table, so its config is read with transformers"
+        raise ValueError(f"{where}: {reason}, which is not installed. {INSTALL}") from None
+    transformers.logging.set_verbosity_error()
+    try:
+        with torch.device("meta"):
+            return _class(values, transformers)._from_config(_config(values, transformers))
+    except Exception as problem:
+        named = f"{where} (model_type {values.get('model_type')})"
+        said = " ".join(str(problem).split())[:300]
+        raise ValueError(
+            f"{named} cannot be built by transformers {transformers.__version__}: {said}. Correct "
+            "the file, or install a version that supports this model. Code of the model is not run."
+        ) from None
+
+
+def _config(values: Mapping[str, Any], transformers: Any) -> Any:
+    """Of the architecture's own class, which is also of families under another model_type."""
+    name = (values.get("architectures") or [""])[0]
+    if known := getattr(transformers, name, None):
+        return known.config_class.from_dict(dict(values))
+    return transformers.AutoConfig.for_model(**values)
+
+
+def _class(values: Mapping[str, Any], transformers: Any) -> Any:
+    name = (values.get("architectures") or [""])[0]
+    if known := getattr(transformers, name, None):
+        return known
+    config = type(_config(values, transformers))
+    for auto in (transformers.AutoModelForImageTextToText, transformers.AutoModelForCausalLM):
+        if config in auto._model_mapping:
+            return auto._model_mapping[config]
+    raise ValueError(f"{config.__name__} has no model that generates text")
+
+
+def _read(built: Any) -> Model:
+    config = built.config.get_text_config()
+    decoder = built.get_decoder()
+    layers = next(list(m) for m in decoder.modules() if type(m).__name__ == "ModuleList")
+    kinds = [dict(_parts(layer)) for layer in layers]
+    first = {part: m for kind in reversed(kinds) for part, m in kind.items()}
+    windows = _windows(config, len(kinds))
+    gated = any("gate_" in name for part in "E-" for name in _names(first.get(part)))
+    head = built.get_output_embeddings().weight
+    attention = first["*"]
+    tied = head is built.get_input_embeddings().weight
+    inside = {*decoder.parameters(), head}
+    return Model(
+        model_type=config.model_type,
+        layers=tuple(_named(kind, window) for kind, window in zip(kinds, windows, strict=True)),
+        hidden_size=config.hidden_size,
+        intermediate_size=_matrices(first["-"]) // _width(config, gated) if "-" in first else 0,
+        vocab_size=head.shape[0],
+        max_position_embeddings=config.max_position_embeddings,
+        attention=_attention(attention, config),
+        mixture=_experts(first["E"], config, gated) if "E" in first else None,
+        mamba=_mamba(first["M"]) if "M" in first else None,
+        window=max(windows),
+        gated=gated,
+        tied=tied,
+        bias=_has_bias(attention, "o_proj", "c_proj", "dense"),
+        query_bias=_has_bias(attention, "q_proj", "qkv_proj", "c_attn", "query_key_value"),
+        norm_vectors=2 if _has_bias(layers[0], *_norms(layers[0])) else 1,
+        parameters=_count(built),
+        encoders=_count(built) - sum(p.numel() for p in inside),
+    )
+
+
+def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
+    """The mixers of a layer by letter; norms and dropouts have no matrices."""
+    for name, module in layer.named_children():
+        names = _names(module)
+        if "A_log" in names:
+            yield "M", module
+        elif any(p.dim() == 3 for n, p in module.named_parameters() if "conv" not in n):
+            yield "E", module
+        elif "attn" in name.lower() or any("q_proj" in n for n in names):
+            yield "*", module
+        elif _matrices(module):
+            yield "-", module
+
+
+def _named(kind: Mapping[str, Any], window: int) -> str:
+    name = "".join(sorted(kind, key="M*E-".index))
+    return name.replace("*", "W") if window else name
+
+
+def _windows(config: Any, layers: int) -> list[int]:
+    """Tokens that each layer's attention sees; 0: all."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        used = getattr(config, "use_sliding_window", True)
+        return [(used and getattr(config, "sliding_window", None)) or 0] * layers
+    return [getattr(config, WINDOWS[k]) or 0 if k in WINDOWS else 0 for k in kinds]
+
+
+def _attention(module: Any, config: Any) -> Attention:
+    heads = config.num_attention_heads
+    names = _names(module)
+    normed = any("q_norm" in name for name in names)
+    if any("kv_b_proj" in name for name in names):
+        return Attention(
+            heads=heads,
+            groups=heads,
+            size=config.qk_nope_head_dim,
+            value_size=config.v_head_dim,
+            latent_query=config.q_lora_rank or 0,
+            latent_kv=config.kv_lora_rank,
+            rotary=config.qk_rope_head_dim,
+        )
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    queries = getattr(module, "q_proj", None)
+    gated = queries is not None and queries.weight.shape[0] == 2 * heads * size
+    return Attention(heads, groups, size, size, query_key_norm=normed, gated=gated)
+
+
+def _experts(module: Any, config: Any, gated: bool) -> Experts:
+    """Routed experts are the tensors of three dimensions; the shared one has the name."""
+    routed = [p for n, p in module.named_parameters() if p.dim() == 3]
+    latent = getattr(config, "moe_latent_size", None) or 0
+    width = (2 + gated) * (latent or config.hidden_size)
+    shared = [p for n, p in module.named_parameters() if "shared" in n and min(p.shape) > 1]
+    chosen = next(x for name in CHOSEN if (x := getattr(config, name, None)))
+    return Experts(
+        number=routed[0].shape[0],
+        chosen=chosen,
+        features=sum(p.numel() for p in routed) // (routed[0].shape[0] * width),
+        shared=sum(p.numel() for p in shared if p.dim() == 2) // _width(config, gated),
+        latent=latent,
+    )
+
+
+def _mamba(module: Any) -> Mamba:
+    names = ("ssm_state_size", "n_groups"), ("head_k_dim", "num_k_heads")
+    state, groups = next(two for two in names if hasattr(module, two[0]))
+    return Mamba(
+        inner=module.out_proj.weight.shape[1],
+        heads=module.A_log.shape[0],
+        state=getattr(module, state),
+        groups=getattr(module, groups),
+        convolution=module.conv1d.weight.shape[-1],
+    )
+
+
+def _width(config: Any, gated: bool) -> int:
+    """Numbers of an MLP per feature."""
+    return (2 + gated) * config.hidden_size
+
+
+def _norms(layer: Any) -> list[str]:
+    return [name for name, m in layer.named_children() if not _matrices(m)]
+
+
+def _has_bias(module: Any, *names: str) -> bool:
+    found = (getattr(module, name, None) for name in names)
+    return any(getattr(m, "bias", None) is not None for m in found)
+
+
+def _names(module: Any) -> list[str]:
+    return [name for name, _ in module.named_parameters()] if module is not None else []
+
+
+def _matrices(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+
+
+def _count(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters())

@@ -1,18 +1,25 @@
 """What a rule sees of a run, and what it says; tests/preflight/check/sources.txt: why."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 from math import isqrt
 from typing import Any, Protocol, TypeVar
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, Finding
+from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.engines.rewards.weighted import Reward
+from nemo_algos.preflight.check.layout import Run
+from nemo_algos.preflight.check.release import Release
 
 error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
 T = TypeVar("T")
 SHOWN = 3  # numbers of which a message gives the choice
+Rule = Callable[[Any], Iterator[Finding]]
+CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
 def divisors(number: int) -> list[int]:
@@ -33,9 +40,6 @@ class AnyRun(Protocol):
     @property
     def algorithm(self) -> Algorithm | None: ...
     def __getitem__(self, path: str) -> Any: ...
-
-
-Rule = Callable[[Any], Iterator[Finding]]
 
 
 class WrongKey(Exception):
@@ -60,3 +64,88 @@ def keep_errors(findings: list[Finding], read: Callable[[], T]) -> T | None:
     except ConfigError as wrong:
         findings += wrong.findings
         return None
+
+
+@dataclass(frozen=True)
+class Preflight(Run):
+    """A NeMo-RL run before it starts.
+
+    plain: the config as it would train; written: the user's own keys; algorithm: None where
+    unknown; nemo_rl: the one that trains it; seconds: the job's limit.
+    """
+
+    written: dict[str, Any]
+    algorithm: Algorithm | None
+    nemo_rl: Release
+    seconds: int | None = None
+
+    def or_default(self, path: str) -> Any:
+        """A key's value, or where it is absent or null the default of NeMo-RL's type."""
+        value = self[path]
+        return self.nemo_rl.schema.get(path, {}).get("default") if value is None else value
+
+    @property
+    def megatron(self) -> bool:
+        """Else DTensor trains."""
+        return self.layout.backend == "megatron"
+
+    def size_key(self, group: str) -> str:
+        """The path of a parallel group's size."""
+        infix = "_model" if self.megatron and group != "context" else ""
+        return f"{self.section}.{group}{infix}_parallel_size"
+
+    @property
+    def vllm(self) -> bool:
+        """Whether vLLM generates."""
+        return self["policy.generation.backend"] == "vllm"
+
+    @property
+    def known(self) -> Algorithm:
+        """The method's algorithm, in rules that are asked only where it could be built."""
+        assert self.algorithm
+        return self.algorithm
+
+    @property
+    def corrected(self) -> bool:
+        """Whether rollouts of another policy than the trained one are corrected for."""
+        return bool(self[CORRECTION] or self.known.correction.active)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A typed config before it starts; algorithm: None where unknown.
+
+    wrong: keys whose values are wrong by themselves, in whose place `config` has the usual ones.
+    """
+
+    config: LocalConfig
+    algorithm: Algorithm | None
+    wrong: frozenset[str]
+
+    def __getitem__(self, path: str) -> Any:
+        """The value of a key, or the typed section. Raises WrongKey."""
+        if any(_above(path, wrong) or _above(wrong, path) for wrong in self.wrong):
+            raise WrongKey(path)
+        return reduce(getattr, path.split("."), self.config)
+
+    def changed(self, path: str) -> bool:
+        """Whether a key has another value than its default."""
+        section, _, key = path.rpartition(".")
+        usual = type(reduce(getattr, section.split("."), self.config)).model_fields[key].default
+        return self[path] != usual
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self["policy.model_name"]
+
+    @property
+    def functions(self) -> dict[str, Reward]:
+        """The reward functions by name."""
+        _ = self["data.rewards"], self["data.verifier"]
+        return self.config.data.functions
+
+
+def _above(key: str, other: str) -> bool:
+    """Whether a key is the other, or a section that it is in."""
+    return f"{other}.".startswith(f"{key}.")

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import note, warning
+from nemo_algos.preflight.check.rule import Preflight, note, warning
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.slurm import batch

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nemo_algos.preflight.check.lora_merge import ASSUMED, DIGITS, Adapter, stored, unchanged
+from nemo_algos.preflight.check.rules.lora import ASSUMED, DIGITS, Adapter, stored, unchanged
 
 WIDTH, OUT = 384, 192
 

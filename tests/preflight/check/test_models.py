@@ -8,8 +8,7 @@ import pytest
 import yaml
 from releases import MAIN
 
-from nemo_algos.preflight.check.built import facts
-from nemo_algos.preflight.check.known_models import configs, model, table
+from nemo_algos.preflight.check.known_models import configs, facts, model, table
 from nemo_algos.preflight.plan.parameters import whole
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModel, DeepseekV3Config, LlamaConfig, Qwen3MoeConfig
 
-from nemo_algos.preflight.check.built import facts
-from nemo_algos.preflight.check.modules import modules
+from nemo_algos.preflight.check.decoder import modules
+from nemo_algos.preflight.check.known_models import facts
 
 SMALL = {
     "vocab_size": 32,

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from releases import MAIN
 
 from nemo_algos.preflight.check import judge as check
-from nemo_algos.preflight.check.rules import gym
+from nemo_algos.preflight.check.rules import data
 from nemo_algos.preflight.plan.layouts import gpu_of, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import possible
@@ -71,7 +71,7 @@ def test_no_rule_refuses_them(first, monkeypatch):
     monkeypatch.setenv("HF_HOME", "/hub")
     monkeypatch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as their launch scripts do
     monkeypatch.setattr(check, "CONFLICTS", ())  # with our methods, no rules of NeMo-RL
-    theirs = [rule for rule in check.RULES if rule.__module__ != gym.__name__]  # what runs with us
+    theirs = [rule for rule in check.RULES if rule.__module__ != data.__name__]  # what runs with us
     monkeypatch.setattr(check, "RULES", theirs)
     for name, made in composed(first).items():
         for f in check.judge_composed(made._replace(plain=copy.deepcopy(made.plain)))[1]:

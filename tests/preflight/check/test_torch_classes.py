@@ -9,7 +9,7 @@ import pytest
 
 from nemo_algos.engines.local.schema import Milestones, TorchClass
 from nemo_algos.engines.local.updates import rehearse
-from nemo_algos.preflight.check.local.torch_classes import FILE, known_to_work
+from nemo_algos.preflight.check.local.resources import FILE, known_to_work
 
 ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location("torch_classes", ROOT / "scripts/torch_classes.py")

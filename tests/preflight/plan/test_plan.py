@@ -18,8 +18,7 @@ from planned import EXAMPLE, OFFLOADED, planned
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.preflight.check.built import facts
-from nemo_algos.preflight.check.known_models import table
+from nemo_algos.preflight.check.known_models import facts, table
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.plan import memory, report, speed
 from nemo_algos.preflight.plan.layouts import measured_errors, plan, with_keys

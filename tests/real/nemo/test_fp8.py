@@ -12,7 +12,7 @@ from nemo_algos.config import ConfigError, at
 from nemo_algos.engines.nemo import versions
 from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.nemo_run import CORRECTION
+from nemo_algos.preflight.check.rule import CORRECTION
 from nemo_algos.preflight.check.rules.fp8 import DIVISOR, FP8
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"

@@ -8,7 +8,7 @@ import transformers
 from PIL import Image
 from rehearsal import miniature
 
-from nemo_algos.preflight.check.data import dummy_images, stand_in_tokenizer
+from nemo_algos.preflight.check.data import datasets, stand_in_tokenizer
 from nemo_algos.preflight.check.known_models import configs
 
 NAME = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -62,8 +62,8 @@ def test_each_row_that_stands_in_has_a_picture(tmp_path):
     rows = [{"problem": f"{i} + 1", "answer": str(i + 1)} for i in range(6)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder = dummy_images.section(file)["download_dir"]
-    assert dummy_images.section(file)["download_dir"] == folder
+    folder = datasets.image_section(file)["download_dir"]
+    assert datasets.image_section(file)["download_dir"] == folder
     table = pandas.read_parquet(f"{folder}/mmpr_tiny.parquet")
     paths = [images[0]["path"] for images in table["images"]]
     assert [x["question"] for x in table["extra_info"]] == [row["problem"] for row in rows]

@@ -14,7 +14,7 @@ import pytest
 from layouts import Layout
 from test_workers import Limits, actors
 
-from nemo_algos.preflight.check.data import ray_head
+from nemo_algos.preflight.check.data import scoring
 
 LAYOUTS = ("megatron-packed-ray", "megatron-tp-packed-ray")
 WHOLE = 4  # groups of a step
@@ -48,7 +48,7 @@ def driver(
     layout = Layout(request.param)
     model = models.saved(layout.kind, folder / "models")
     with ExitStack() as held:
-        address = held.enter_context(ray_head.head(folder, {}, layout.ranks))["RAY_ADDRESS"]
+        address = held.enter_context(scoring.head(folder, {}, layout.ranks))["RAY_ADDRESS"]
 
         def make() -> object:
             import controller

@@ -20,7 +20,7 @@ import pytest
 import ray
 from layouts import LAYOUTS, Layout
 
-from nemo_algos.preflight.check.data import ray_head
+from nemo_algos.preflight.check.data import scoring
 
 SMOKE = ("dtensor-packed", "megatron-packed", "dtensor-packed-ray", "megatron-packed-ray")
 
@@ -52,7 +52,7 @@ class Policies:
     def _begin(self, layout: Layout) -> forked.Forked:
         address = ""
         if layout.ray:
-            head = ray_head.head(self.folder, {}, layout.ranks)
+            head = scoring.head(self.folder, {}, layout.ranks)
             address = self.held.enter_context(head)["RAY_ADDRESS"]
         process = started(layout, self.folder, address)
         self.held.callback(process.end)

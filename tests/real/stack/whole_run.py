@@ -11,7 +11,7 @@ from rehearsal import machine
 from rehearsal.reaper import reap
 from rehearsal.training import Attempt, curves
 
-from nemo_algos.preflight.check.data import ray_head
+from nemo_algos.preflight.check.data import scoring
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 START = "recipes/cpu/countdown.yaml"  # its model, its problems
@@ -27,7 +27,7 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
         with open(folder / "export.log", "wb") as log:
             subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True, stdout=log)
     try:
-        with ray_head.head(folder, env, gpus) as address:
+        with scoring.head(folder, env, gpus) as address:
             yield {**env, **address}
     finally:
         reap(folder)  # what killed actors have left: a manager's server waits for its owner

@@ -1,13 +1,31 @@
 """The stage of the data: every row, its prompt, its length, and how the rows fit together."""
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
-from nemo_algos.preflight.check.data import leakage, lengths, prompts, rows, tokenizer_checks
+from nemo_algos.preflight.check.data import prompts, rows, tokenizer_checks
+from nemo_algos.preflight.check.data.answers import final
 from nemo_algos.preflight.check.data.datasets import Loaded
-from nemo_algos.preflight.check.data.rows import Row
-from nemo_algos.preflight.check.data.verdict import Stage, list_rows, share
+from nemo_algos.preflight.check.data.rows import MANY, Row, squeeze
+from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
+
+REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
+GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
+TIMES = 2  # as long as its problem: too long for an answer
+KNOWN = 0.2  # share of validation's words that training has, below which it is a warning
+ENOUGH = 20  # rows, of which fewer show no pattern
+FEW = 100  # words of validation, of which less tell nothing
+NUMBERING = re.compile(
+    r"\A\s*(?:(?:problem|question|exercise|q)\s*)?#?\d+\s*[.):]\s", re.IGNORECASE
+)
+STYLE = re.compile(r"[{}$]|\\(?:left|right|text|mathrm|textbf|circ|[!,;: %])|\^\\circ")
+WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or one character
 
 
 def judge(
@@ -25,7 +43,7 @@ def judge(
         if good and not gym:
             _prompts(stage, config, loaded, tokenizer, name, good, seen)
     if not loaded.absent and not gym:
-        leakage.judge(stage, splits["train"], splits.get("validation", []))
+        judge_together(stage, splits["train"], splits.get("validation", []))
         _enough(stage, config, len(splits["train"]))
     return [row for found in splits.values() for row in found if not row.fault]
 
@@ -41,9 +59,9 @@ def _prompts(
 ) -> None:
     """The prompts of training or validation."""
     read = config["policy"]["tokenizer"]["name"] != str(tokenizer_checks.stand_in(stage.folder))
-    lengths.judge(stage, good, config, name, read and not loaded.absent)
+    rows.judge_lengths(stage, good, config, name, read and not loaded.absent)
     first = next((prompts.render(row, tokenizer) for row in good if row.tokens), "")
-    tokens = lengths.summary([row.length for row in good])
+    tokens = rows.length_summary([row.length for row in good])
     seen[name] = {"rows": len(good), "prompt_tokens": tokens, "first_prompt": first}
     seen["longest"] = max(seen["longest"], tokens["max"])
     default = config["data"].get("default") or {}
@@ -94,3 +112,143 @@ def _enough(stage: Stage, config: Mapping[str, Any], count: int) -> None:
             "incomplete batch, so no step is made. Lower `grpo.num_prompts_per_step`, or add rows.",
             "grpo.num_prompts_per_step",
         )
+
+
+def judge_together(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """The verdicts on training and validation."""
+    _check_repeats(stage, train)
+    _check_answers(stage, train)
+    _check_given_answers(stage, train)
+    _check_swapped(stage, train)
+    _check_leakage(stage, train, validation)
+    _foreign(stage, train, validation)
+
+
+def plain(text: str) -> str:
+    """A problem without case, blanks, invisible letters and a number in front of it."""
+    seen = NUMBERING.sub("", text, count=1)
+    if not seen.isascii():
+        seen = "".join(c for c in seen if unicodedata.category(c) != "Cf")
+    return squeeze(seen).casefold()
+
+
+def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
+    """Prompts that are there twice, with one answer or with several."""
+    same: dict[str, list[Row]] = defaultdict(list)
+    for row in train:
+        same[plain(row.problem)].append(row)
+    several = [rows for rows in same.values() if len({_value(row.answer) for row in rows}) > 1]
+    if several:
+        rows = several[0]
+        numbers = [row.number for rows in several for row in rows]
+        say = stage.failed if len(numbers) > MANY * len(train) else stage.warning
+        said = ", ".join(repr(cut(answer, 40)) for answer in dict.fromkeys(r.answer for r in rows))
+        say(
+            f"{share(len(several), len(same))} training prompts have answers that contradict each "
+            f"other ({list_rows(numbers)}): {cut(rows[0].problem, 80)!r} has {said}. A response "
+            "that is right in one row is wrong in the other. Correct or remove them.",
+            "data.train",
+        )
+    equal = [rows for rows in same.values() if len(rows) > 1 and rows not in several]
+    again = sum(len(rows) - 1 for rows in equal)
+    if again > REPEATED * len(train):
+        most = max(equal, key=len)
+        stage.warning(
+            f"{share(again, len(train))} training prompts are repetitions of an earlier one. The "
+            f"most frequent is there {len(most)} times: {cut(most[-1].problem, 80)!r} "
+            f"({list_rows([row.number for row in most])}). Such prompts count several times in an "
+            "epoch. Remove them.",
+            "data.train",
+        )
+
+
+def _value(answer: object) -> str:
+    """An answer, so that 0.50 and 1/2 are one, and so are LaTeX's ways to write one."""
+    text = STYLE.sub("", final(str(answer))).replace("dfrac", "frac").replace("tfrac", "frac")
+    text = squeeze(text).casefold().rstrip(".")
+    try:
+        return str(Fraction(text.replace(",", "")))
+    except (ValueError, ZeroDivisionError):
+        return text
+
+
+def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers that are all the same, or count the rows."""
+    if len(train) < ENOUGH:
+        return
+    answers = [str(row.answer).strip() for row in sorted(train, key=lambda row: row.number)]
+    if len({_value(answer) for answer in answers}) == 1:
+        stage.warning(
+            f"All {len(train):,} training rows have the answer {cut(answers[0], 60)!r}: the policy "
+            "would learn to write nothing else. Check output_key.",
+            "data.train",
+        )
+    elif all(answer.isdecimal() for answer in answers):
+        numbers = [int(answer) for answer in answers]
+        if all(low < high for low, high in pairwise(numbers)):
+            stage.warning(
+                f"The answers of the training rows only ever increase, from {numbers[0]} to "
+                f"{numbers[-1]}: are they the rows' ids? Set output_key to the key of the answers.",
+                "data.train",
+            )
+
+
+def _check_given_answers(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers of two characters or more; a letter, or a digit, stands in many problems."""
+    asked = [row for row in train if len(str(row.answer).strip()) > 1]
+    given = [row.number for row in asked if _stands_in(str(row.answer).strip(), row.problem)]
+    if given and len(given) > GIVEN * len(train):
+        stage.warning(
+            f"{share(len(given), len(train))} training problems have their answer in them "
+            f"({list_rows(given)}): unless it is to be found there, the policy learns to copy it. "
+            "Remove it from the problem.",
+            "data.train",
+        )
+
+
+def _stands_in(answer: str, problem: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", problem) is not None
+
+
+def _check_swapped(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers that are longer than their problems; those in JSON are a verifier's tests."""
+    texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
+    longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
+    if longer and len(longer) > len(train) / 2:
+        stage.warning(
+            f"{share(len(longer), len(train))} answers are more than {TIMES} times as long as "
+            f"their problems ({list_rows(longer)}): are input_key and output_key swapped, or the "
+            f"answers whole solutions? The first problem is {cut(train[0].problem, 80)!r}.",
+            "data.train",
+        )
+
+
+def _check_leakage(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    texts = {plain(row.problem) for row in train}
+    known = [row.number for row in validation if plain(row.problem) in texts]
+    if known:
+        say = stage.failed if len(known) > MANY * len(validation) else stage.warning
+        say(
+            f"{share(len(known), len(validation))} validation rows are training rows too "
+            f"({list_rows(known)} of the validation data). The validation score then measures "
+            "memory. Remove them from one of the two.",
+            "data.validation",
+        )
+
+
+def _foreign(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """Words of validation that training does not have: of another language, or another task."""
+    known = {word for row in train for word in _words(row.problem)}
+    asked = [word for row in validation for word in _words(row.problem)]
+    shared = sum(word in known for word in asked)
+    if known and len(asked) >= FEW and shared < KNOWN * len(asked):
+        stage.warning(
+            f"Training has only {share(shared, len(asked))} of validation's words. Check that "
+            "both are of one language and task. Its first problem: "
+            f"{cut(validation[0].problem, 80)!r}.",
+            "data.validation",
+        )
+
+
+def _words(text: str) -> Iterator[str]:
+    return (match[0] for match in WORD.finditer(text.lower()))

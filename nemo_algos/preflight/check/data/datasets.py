@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
-from nemo_algos.preflight.check.data import dummy_images
+from nemo_algos.engines.nemo.derived_config import PICTURED, is_vlm, uses_gym
 from nemo_algos.preflight.check.data.verdict import cut
 
 SUMS = 64  # rows that stand in
 LOCAL = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # NeMo-RL's FILEEXT2TYPE
 PATHS = ("data_path", "prompt_file", "system_prompt_file")
+COLOURS = ("red", "green", "blue", "white")
+SIDE = 56  # of a picture, in pixels
 
 
 class Absent(NamedTuple):
@@ -163,7 +164,7 @@ def _link(rows: Path, count: int) -> Path:
 def of_rows(rows: Path, sees: bool) -> dict[str, Any]:
     """A data set of a file of rows; sees: each with a picture."""
     if sees:
-        return dummy_images.section(rows)
+        return image_section(rows)
     keys = {"input_key": "problem", "output_key": "answer"}
     return {"dataset_name": "ResponseDataset", "data_path": str(rows), **keys}
 
@@ -205,3 +206,30 @@ def _numbers(dataset: Any) -> list[int]:
     if indices is None:
         return list(range(1, len(dataset) + 1))
     return [n + 1 for n in indices.column(0).to_pylist()]
+
+
+def image_section(rows: Path) -> dict[str, Any]:
+    """Of the rows (problem, answer) with a picture of one colour each, made beside their file."""
+    folder = rows.with_name("pictures")
+    if not (folder / ".mmpr_ready").exists():
+        _write(rows, folder)
+    own = {"dataset_name": "mmpr-tiny", "download_dir": str(folder), "split": "train"}
+    return {**own, "processor": PICTURED}
+
+
+def _write(rows: Path, folder: Path) -> None:
+    """As mmpr_tiny.py reads it, which downloads where the mark .mmpr_ready is missing."""
+    import pandas
+    from PIL import Image
+
+    folder.mkdir()
+    for colour in COLOURS:
+        Image.new("RGB", (SIDE, SIDE), colour).save(folder / f"{colour}.png")
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    table = {
+        "images": [[{"path": f"{COLOURS[i % len(COLOURS)]}.png"}] for i in range(len(lines))],
+        "extra_info": [{"question": line["problem"]} for line in lines],
+        "reward_model": [{"ground_truth": line["answer"]} for line in lines],
+    }
+    pandas.DataFrame(table).to_parquet(folder / "mmpr_tiny.parquet")
+    (folder / ".mmpr_ready").touch()

@@ -5,8 +5,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from nemo_algos.preflight.check.data.lengths import MANY
-from nemo_algos.preflight.check.data.rows import Row, squeeze
+from nemo_algos.preflight.check.data.rows import MANY, Row, squeeze
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 

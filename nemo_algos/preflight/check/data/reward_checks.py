@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nemo_algos.preflight.check.data import answers
-from nemo_algos.preflight.check.data.lengths import MANY
-from nemo_algos.preflight.check.data.rows import Row
+from nemo_algos.preflight.check.data.rows import MANY, Row
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 # seconds of one response

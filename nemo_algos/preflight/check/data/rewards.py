@@ -10,7 +10,7 @@ from nemo_algos.preflight.check.data.reward_checks import AGAIN, ASKED, FAIL, Sc
 from nemo_algos.preflight.check.data.reward_checks import judge as verdicts
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.scoring import Judge, Unpaid
-from nemo_algos.preflight.check.data.stop_tokens import STRINGS
+from nemo_algos.preflight.check.data.tokenizer_checks import STRINGS
 from nemo_algos.preflight.check.data.verdict import Stage, cut
 
 # on which it is tried; on which the form of an answer is found

@@ -12,8 +12,7 @@ from nemo_algos.algorithms.extensions import old_policy
 from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
-from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, ask, keep_errors
+from nemo_algos.preflight.check.rule import LocalRun, Rule, ask, keep_errors
 
 
 class Judged(NamedTuple):

@@ -1,5 +1,7 @@
 """Rules about what a config names: files, functions, classes, a device, a model on disk."""
 
+import functools
+import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.util import find_spec
@@ -11,14 +13,46 @@ from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, instal
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import OURS, Task
 from nemo_algos.engines.local.logs import enabled_names
-from nemo_algos.engines.local.schema import SHAPES, PolicySection
+from nemo_algos.engines.local.schema import SHAPES, Milestones, PolicySection, TorchClass
 from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
-from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.local.torch_classes import known_to_work
-from nemo_algos.preflight.check.rule import Rule, error, warning
+from nemo_algos.preflight.check.rule import LocalRun, Rule, error, warning
 from nemo_algos.preflight.check.rules.run import own_tokenizer
 
+FILE = Path(__file__).with_suffix(".json")
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+def known_to_work(optimizer: TorchClass, entries: Sequence[TorchClass | Milestones]) -> bool:
+    """Whether `rehearse` would find nothing; False where torch alone can tell."""
+    schedulers = [entry for entry in entries if isinstance(entry, TorchClass)]
+    ends = [end for e in entries if isinstance(e, Milestones) for end in e.milestones]
+    in_order = ends == sorted({end for end in ends if end > 0})
+    return (
+        (in_order and len(ends) == max(len(schedulers) - 1, 0))
+        and _fits(optimizer, _table()["optimizers"])
+        and all(_fits(scheduler, _table()["schedulers"]) for scheduler in schedulers)
+    )
+
+
+def _fits(component: TorchClass, classes: dict[str, Any]) -> bool:
+    known = classes.get(component.name)
+    kwargs = component.kwargs
+    if known is None or not {*known["needs"]} <= kwargs.keys() <= known["takes"].keys():
+        return False
+    return all(_within(value, *known["takes"][name]) for name, value in kwargs.items())
+
+
+def _within(value: Any, low: float, high: float, length: int) -> bool:
+    """Whether a number, or each of so many, lies in the range and is of its kind."""
+    if length:
+        each = isinstance(value, list) and len(value) == length
+        return each and all(_within(one, low, high, 0) for one in value)
+    return type(value) in (int, type(low)) and low <= value <= high
 
 
 def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:

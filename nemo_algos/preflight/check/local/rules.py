@@ -18,8 +18,7 @@ from nemo_algos.preflight.check.both_engines import (
     tracked_project,
     vanishing_weights,
 )
-from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, divisors, error, near, note, warning
+from nemo_algos.preflight.check.rule import LocalRun, Rule, divisors, error, near, note, warning
 
 # keys of which a task of ours, or a countdown model, makes nothing
 TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.derived_config import EPOCHS
 from nemo_algos.preflight.check.both_engines import GLOBAL, GROUP, PROMPTS
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import divisors, error, near, warning
+from nemo_algos.preflight.check.rule import Preflight, divisors, error, near, warning
 
 CHUNK = "async_rl.min_groups_for_streaming_train"
 

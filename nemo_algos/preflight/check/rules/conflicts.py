@@ -10,8 +10,7 @@ from nemo_algos.algorithms.kernel import Component
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
-from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
-from nemo_algos.preflight.check.rule import note
+from nemo_algos.preflight.check.rule import CORRECTION, Preflight, note
 
 OURS_ALONE = "the method computes the advantages"
 # what would change the meaning of a method: key, the only value, reason

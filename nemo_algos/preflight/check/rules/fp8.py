@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
+from nemo_algos.preflight.check.rule import CORRECTION, Preflight
 
 FP8 = f"{MEGATRON}.fp8_cfg"
 DIVISOR = "policy.make_sequence_length_divisible_by"

@@ -6,8 +6,15 @@ from math import gcd
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.check.nemo_run import CORRECTION, Preflight
-from nemo_algos.preflight.check.rule import divisors, error, near, note, warning
+from nemo_algos.preflight.check.rule import (
+    CORRECTION,
+    Preflight,
+    divisors,
+    error,
+    near,
+    note,
+    warning,
+)
 
 GENERATION = "policy.generation"
 TENSOR = f"{VLLM}.tensor_parallel_size"

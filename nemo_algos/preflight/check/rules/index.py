@@ -9,19 +9,15 @@ from types import ModuleType
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.rule import Rule
 from nemo_algos.preflight.check.rules import (
-    async_rl,
     batch,
     conflicts,
     data,
     fp8,
     generation,
-    gym,
     layout,
     lora,
     method,
-    objective,
     quantization,
-    rewards,
     rows,
     run,
     single_controller,
@@ -29,8 +25,8 @@ from nemo_algos.preflight.check.rules import (
 )
 
 MODULES = (
-    layout, batch, both_engines, generation, quantization, single_controller, async_rl, training,
-    lora, method, objective, data, gym, rows, rewards, run,
+    layout, batch, both_engines, generation, quantization, single_controller, training, lora,
+    method, data, rows, run,
 )  # fmt: skip
 
 

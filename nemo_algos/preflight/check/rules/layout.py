@@ -6,8 +6,7 @@ from math import gcd
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import divisors, error, near, warning
+from nemo_algos.preflight.check.rule import Preflight, divisors, error, near, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 

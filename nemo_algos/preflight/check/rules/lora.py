@@ -1,18 +1,27 @@
-"""LoRA in a NeMo-RL run: which modules have adapters, and whether the rollouts get them."""
+"""LoRA in a NeMo-RL run: which modules have adapters, and whether the rollouts get them.
 
+Refit sends `W + alpha / dim * B A`. An element that changes by less than half the spacing of
+BF16 at W is sent as it was, so that the rollouts do not see that part of the update.
+"""
+
+import json
 import re
-from collections.abc import Iterator
-from math import sqrt
+import struct
+from collections.abc import Iterator, Sequence
+from math import erf, frexp, ldexp, sqrt
 from pathlib import Path
+from statistics import NormalDist, mean
+from typing import BinaryIO, NamedTuple
 
 from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.check.decoder import modules
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.check.lora_merge import ASSUMED, DIGITS, Adapter, stored, unchanged
-from nemo_algos.preflight.check.modules import modules
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, warning
+from nemo_algos.preflight.check.rule import Preflight, error, warning
 from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT, peak_rate
 
+DIGITS = {"bfloat16": 8, "float16": 11}  # of a significand, the implicit one included
+ASSUMED = NormalDist(0, 0.02).quantiles(400)  # the scale at which most models are initialised
+TAKEN = 4096  # elements of a file's tensor
 # the output layer by the trainer's name for it, and the modules that are adapted in its place
 HEAD = {
     "lm_head": ["*_proj"],
@@ -26,6 +35,53 @@ OF_MEGATRON = (
     "eh_proj", "output_layer", "router", "linear_q", "linear_k", "linear_v", "linear_fc1_up",
     "linear_fc1_gate",
 )  # fmt: skip
+
+
+class Adapter(NamedTuple):
+    """width: the layer's inputs; xavier: how A is initialised, else uniformly; B is 0 at first."""
+
+    dim: int
+    alpha: float
+    width: int
+    xavier: bool
+
+    def update(self, moved: float) -> float:
+        """The standard deviation of an update's elements, of A and B that moved so far."""
+        spread = 2 / (self.width + self.dim) if self.xavier else 1 / (3 * self.width)
+        return self.alpha / self.dim * moved * sqrt(self.dim * (spread + moved**2))
+
+
+def unchanged(weights: Sequence[float], update: float, digits: int) -> float:
+    """The share of normally distributed updates that are below half the spacing at the weights."""
+    halves = (ldexp(1.0, frexp(weight)[1] - 1 - digits) for weight in weights if weight)
+    return mean(erf(half / (update * sqrt(2))) for half in halves)
+
+
+def stored(folder: Path) -> list[float]:
+    """Elements of the linear layers in a folder's safetensors; none where there are none."""
+    found = list[float]()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            found += _elements(file)
+    return found
+
+
+def _elements(file: BinaryIO) -> Iterator[float]:
+    size = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(size))
+    for name, tensor in header.items():
+        kind = {"BF16": "H", "F16": "e", "F32": "f"}.get(tensor.get("dtype"))
+        if kind is None or not name.endswith("_proj.weight"):
+            continue
+        start, end = tensor["data_offsets"]
+        file.seek(8 + size + start)
+        read = file.read(min(end - start, TAKEN * struct.calcsize(kind)))
+        values = struct.unpack(f"<{len(read) // struct.calcsize(kind)}{kind}", read)
+        yield from (_bfloat16(v) for v in values) if kind == "H" else values
+
+
+def _bfloat16(bits: int) -> float:
+    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
 
 
 def lora(run: Preflight) -> Iterator[Finding]:

@@ -1,17 +1,29 @@
-"""The method: its parameters' usual sizes, and of NeMo-RL's keys that go with it."""
+"""The method: its parameters' usual sizes, and what NeMo-RL would train beside or instead of it."""
 
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import note, warning
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rules.conflicts import success_readers
+from nemo_algos.preflight.check.rules.data import datasets, environment
+from nemo_algos.preflight.check.rules.generation import GENERATION
+from nemo_algos.preflight.check.rules.training import LORA, PEFT
 
 TOKEN, SEQUENCE = (get_args(kind)[1] for kind in (TokenClip, SequenceClip))
 KL = "loss_fn.reference_policy_kl_penalty"
 NORM = "policy.max_grad_norm"
+BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
+BIASES = f"{MEGATRON}.moe_router_bias_update_rate"
+MTP = f"{MEGATRON}.mtp_num_layers"
+MTP_LOSS = f"{MEGATRON}.mtp_loss_scaling_factor"
+REPLAY = "policy.router_replay.enabled"
+DYNAMIC = "grpo.use_dynamic_sampling"
+ONE_REWARD = ("code", "code_jaccard", "math", "math_default", "reward_model", "vlm")
+GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environments
 
 
 def usual_sizes(run: Preflight) -> Iterator[Finding]:
@@ -74,3 +86,133 @@ def paper_group(run: Preflight) -> Iterator[Finding]:
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
         reason = f"{a.name} estimates statistics from each group, and {run[path]} responses are few"
         yield warning(path, f"{reason} (the papers have 8). Set it to 8 or more.")
+
+
+def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
+    """Megatron's own losses and updates, which NeMo-RL's example switches off."""
+    if not run.megatron:
+        return
+    routed = run.model is None or run.model.experts
+    if routed and run[BALANCE] not in (None, "none"):
+        yield warning(BALANCE, f"{run[BALANCE]} adds a loss to the method's loss. Set it to none.")
+    if routed and run[BIASES]:
+        yield warning(BIASES, "it changes expert biases outside the gradient. Set it to 0.0.")
+    if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
+        reason = "it trains the model to predict its own rollouts, correct or not"
+        yield warning(MTP_LOSS, f"{reason}. Set it to 0.0, or set `mtp_detach_heads: true`.")
+
+
+def dropout(run: Preflight) -> Iterator[Finding]:
+    """The old log-probs are computed without it."""
+    adapters = PEFT if run.megatron else LORA
+    found = list[str]()
+    if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
+        found.append(f"{adapters}.dropout")
+    for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
+        found += _dropped(run[section], section)
+    for path in found:
+        reason = "training applies dropout and the old log-probs do not, so no ratio starts at 1"
+        yield warning(path, f"{reason}. Set it to 0.0.")
+
+
+def _dropped(section: Any, above: str) -> Iterator[str]:
+    """The paths of shares above 0: attention_dropout, hidden_dropout, attn_pdrop."""
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        yield from _dropped(value, f"{above}.{key}")
+        if "drop" in str(key) and isinstance(value, (int, float)) and value > 0:
+            yield f"{above}.{key}"
+
+
+def gradient_clip(run: Preflight) -> Iterator[Finding]:
+    """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
+    found = run[NORM]
+    if not run.megatron and found is not None and found <= 0:
+        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
+        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
+
+
+def router_replay(run: Preflight) -> Iterator[Finding]:
+    """Replayed are the decoder's routes: not MTP's, not the reference's."""
+    if not run[REPLAY]:
+        return
+    if not (run.megatron and run.vllm):
+        reason = "it needs Megatron for training and vLLM for generation"
+        yield error(REPLAY, f"{reason}. Set it to false.")
+    if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
+        reason = "it does not work with asynchronous GRPO over the data plane"
+        yield error(REPLAY, f"{reason}. Set it or `data_plane.enabled` to false.")
+    if run[MTP]:
+        reason = "with router replay, the MTP routers would replay routes of decoder layers"
+        yield error(MTP, f"{reason}. Set it to 0.")
+    if run[KL]:
+        reason = "routes are not replayed in the reference policy"
+        yield note(REPLAY, f"{reason}, so the KL penalty starts above 0")
+
+
+def nucleus(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
+    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in wide.items():
+        path = f"{GENERATION}.{key}"
+        if run[path] not in off:
+            what = "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ"
+            reason = "A sampled token outside that set trains with probability 1"
+            both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
+            value = "1.0" if key == "top_p" else "null"
+            cure = f"Set it{both} to {value}, at the latest if '-inf' appears in the log."
+            yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
+
+
+def graded_rewards(run: Preflight) -> Iterator[Finding]:
+    """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
+    a = run.algorithm
+    named = a and a.columns.keys() & {"method.success_reward", "method.bounds.success_reward"}
+    readers = success_readers(a) if a and not named else []
+    by_part = a and "reward_parts" in a.advantage_needs
+    readers += ["dynamic sampling"] if run[DYNAMIC] and not by_part else []
+    for path, data in datasets(run):
+        name = environment(run, data)
+        graded = name in GRADED and not _right_or_wrong(run, data)
+        if readers and path == "data.train" and graded:
+            what = f"{name} gives graded rewards, but {' and '.join(readers)} reads"
+            cure = "Set it to an environment whose rewards are 0 or 1, or choose another method."
+            yield warning(f"{path}.env_name", f"{what} them as right or wrong. {cure}")
+
+
+def _right_or_wrong(run: Preflight, data: Mapping[str, Any]) -> bool:
+    """Whether the environment of images is given one reward function, of 0 and 1 alone."""
+    match run[f"env.{data.get('env_name')}.reward_functions"]:
+        case [{"name": "exact_alnum" | "math_expr"}]:
+            return True
+        case [{"name": "geo3k", "kwargs": {"format_score": 0}}]:
+            return True
+    return False
+
+
+def reward_parts(run: Preflight) -> Iterator[Finding]:
+    """Parts of the reward come from NeMo-RL's environment of several rewards, or from one's own."""
+    a = run.algorithm
+    if a is None or not {"reward_parts", "turn_rewards"} & a.needs:
+        return
+    for path, data in datasets(run):
+        name = environment(run, data)
+        if path == "data.train" and name in ONE_REWARD:
+            what = f"{name} gives one reward, but {a.name} needs several"
+            cure = "Set it to math_multi_reward, or to an environment of your own."
+            if "turn_rewards" in a.needs:
+                what = f"{name} does not say what each turn has earned, which {a.name} needs"
+                cure = "Set it to an environment of your own with rewards turn_1, turn_2, ..."
+            yield error(f"{path}.env_name", f"{what}. {cure}")
+
+
+def failed_generations(run: Preflight) -> Iterator[Finding]:
+    """Asynchronous rollouts print an engine's error and go on."""
+    asked = {"vllm": f"{VLLM}.async_engine", "sglang": f"{GENERATION}.use_async_rollouts"}
+    own = f"{GENERATION}.mcore_generation_config.async_engine"
+    if run[own] is not None:  # a key that newer ones lack, whose Megatron engine always is
+        asked["megatron"] = own
+    path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
+    if run[path] and not run["env.should_use_nemo_gym"]:
+        what = "a failed generation stays in its group as an empty response with reward 0"
+        cure = "Correct the error that the log names after 'Error generating response'."
+        yield note(path, f"{what}. {cure}")

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.check.decoder import ROUTER, modules
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.modules import ROUTER, modules
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.fp8 import FP8, POW2
 
 KEYWORDS = f"{VLLM}.quantization_ignored_layer_kws"

@@ -12,8 +12,7 @@ from pathlib import Path
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
+from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"

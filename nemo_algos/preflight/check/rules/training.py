@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
-from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, warning
+from nemo_algos.preflight.check.rule import Preflight, error, warning
 
 OPTIMIZER = f"{MEGATRON}.optimizer"
 SCHEDULER = f"{MEGATRON}.scheduler"

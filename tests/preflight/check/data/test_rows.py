@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from nemo_algos.preflight.check.data import (
-    dataset_checks,
-    datasets,
-    leakage,
-    lengths,
-    rows,
-    verdict,
-)
+from nemo_algos.preflight.check.data import dataset_checks, datasets, rows, verdict
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage, list_rows, share
 
@@ -131,30 +124,30 @@ CONFIG = {"data": {"max_input_seq_length": 100}, "policy": {"max_total_sequence_
     ],
 )
 def test_lengths_against_the_limits(values, expected, tmp_path):
-    lengths.judge(Stage(tmp_path, "data"), of_lengths(*values), CONFIG, "train", real=True)
+    rows.judge_lengths(Stage(tmp_path, "data"), of_lengths(*values), CONFIG, "train", real=True)
     *found, last = verdict.read(tmp_path)
     assert [(v.outcome, v.key) for v in found] == expected
     assert last.outcome == "passed" and last.details["max"] == max(values)
 
 
 def test_lengths_of_other_rows_are_not_judged(tmp_path):
-    lengths.judge(Stage(tmp_path, "data"), of_lengths(*[300] * 9), CONFIG, "train", real=False)
+    rows.judge_lengths(Stage(tmp_path, "data"), of_lengths(*[300] * 9), CONFIG, "train", real=False)
     assert [v.outcome for v in verdict.read(tmp_path)] == ["unchecked"]
 
 
 def test_a_prompt_that_nothing_masks_leaves_no_token(tmp_path):
     row = Row(3, "sums", "?", "1", 200, False, [1] * 200)
-    lengths.judge(Stage(tmp_path, "data"), [row], CONFIG, "train", real=True)
+    rows.judge_lengths(Stage(tmp_path, "data"), [row], CONFIG, "train", real=True)
     first = verdict.read(tmp_path)[0]
     assert (first.outcome, first.key) == ("failed", "policy.max_total_sequence_length")
 
 
 def test_the_histogram_counts_every_row():
-    found = lengths.summary([0, 1, 5, 5, 99])
+    found = rows.length_summary([0, 1, 5, 5, 99])
     assert (found["p50"], found["p99"], found["max"]) == (5, 99, 99)
     assert sum(count for _, count in found["histogram"]) == 5
     assert found["histogram"][0] == [0, 2] and found["histogram"][1] == [5, 2]
-    assert lengths.summary([0])["histogram"] == [[0, 1]]
+    assert rows.length_summary([0])["histogram"] == [[0, 1]]
 
 
 def asking(*problems, answer=""):
@@ -174,7 +167,7 @@ def asking(*problems, answer=""):
     ],
 )
 def test_repetitions(train, validation, expected, tmp_path):
-    leakage.judge(Stage(tmp_path, "data"), asking(*train), asking(*validation))
+    dataset_checks.judge_together(Stage(tmp_path, "data"), asking(*train), asking(*validation))
     found = verdict.read(tmp_path)
     assert [(v.outcome, v.key) for v in found] == [e[:2] for e in expected]
     assert all(e[2] in v.message for v, e in zip(found, expected, strict=True))
@@ -258,7 +251,7 @@ PLANTED = {  # training, validation, outcomes and keys, a word of the message
 @pytest.mark.parametrize("name", PLANTED)
 def test_rows_beside_each_other(name, tmp_path):
     train, validation, expected, word = PLANTED[name]
-    leakage.judge(Stage(tmp_path, "data"), train, validation)
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, validation)
     found = verdict.read(tmp_path)
     assert [(v.outcome, v.key) for v in found] == expected
     assert not found or word in found[0].message
@@ -276,7 +269,9 @@ def test_rows_beside_each_other(name, tmp_path):
 def test_validation_in_other_words(train, validation, warned, tmp_path):
     pairs = (range(60), range(100, 160))
     texts = [[t.format(n) for n in p] for t, p in zip((train, validation), pairs, strict=True)]
-    leakage.judge(Stage(tmp_path, "data"), *(asking(*problems) for problems in texts))
+    dataset_checks.judge_together(
+        Stage(tmp_path, "data"), *(asking(*problems) for problems in texts)
+    )
     assert [(v.outcome, v.key) for v in verdict.read(tmp_path)] == (
         [("warning", "data.validation")] if warned else []
     )
@@ -294,7 +289,7 @@ def test_validation_in_other_words(train, validation, warned, tmp_path):
 )
 def test_answers_that_no_policy_need_find(problem, answer, warned, tmp_path):
     train = asking(*(problem.format(n) for n in range(100, 115)), answer=answer)
-    leakage.judge(Stage(tmp_path, "data"), train, [])
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, [])
     found = [(v.outcome, v.key) for v in verdict.read(tmp_path)]
     assert found == ([("warning", "data.train")] if warned else [])
 

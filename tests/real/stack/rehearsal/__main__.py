@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.preflight.check.data import datasets, program, ray_head, stand_in_tokenizer, verdict
+from nemo_algos.preflight.check.data import datasets, program, scoring, stand_in_tokenizer, verdict
 from nemo_algos.preflight.check.data.environment import PROGRAM
 from nemo_algos.preflight.check.data.verdict import Verdict
 from nemo_algos.preflight.check.judge import judge
-from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.release import read
+from nemo_algos.preflight.check.rule import Preflight
 from rehearsal import downscale, miniature, small_config
 from rehearsal.downscale import Change, changes
 from rehearsal.request import Request
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
     os.environ[FORMS] = str(folder / "forms.json")
     first = started("first", folder, os.environ)
     gpus = downscale.count_gpus(run, downscale.fold_sizes(run, request.ranks))
-    with ray_head.head(folder, os.environ, gpus, Path.cwd()) as address:
+    with scoring.head(folder, os.environ, gpus, Path.cwd()) as address:
         seen = judge_rows(rows, folder)
         config, _ = program.read_config(folder, request.model)
         tokenizer = Path(config["policy"]["tokenizer"]["name"])

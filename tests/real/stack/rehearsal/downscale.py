@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED, data_sets
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
-from nemo_algos.preflight.check.nemo_run import Preflight as Run
+from nemo_algos.preflight.check.rule import Preflight as Run
 
 GROUP, MICRO, UPDATES, ANSWER = (
     4,

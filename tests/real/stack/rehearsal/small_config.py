@@ -11,7 +11,7 @@ from nemo_algos.config import set_at
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import datasets
 from nemo_algos.preflight.check.judge import judge, refuse
-from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import Preflight
 from rehearsal.downscale import Change
 
 NAME = "miniature.yaml"

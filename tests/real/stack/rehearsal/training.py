@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from nemo_algos.engines import trace
-from nemo_algos.preflight.check.data.ray_head import end
+from nemo_algos.preflight.check.data.scoring import end
 from nemo_algos.preflight.check.data.verdict import cut
 from rehearsal import machine
 
