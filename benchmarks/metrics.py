@@ -24,7 +24,7 @@ import numpy as np
 import typer
 
 from nemo_algos.algorithms.core.pass_at_k import best_at_k_bootstrap
-from nemo_algos.lab.evals.metrics import measure
+from nemo_algos.lab.evals.metrics import maj_at_k, measure, powers_of_two
 from nemo_algos.lab.evals.metrics.diversity import (
     MATRICES,
     Texts,
@@ -32,7 +32,6 @@ from nemo_algos.lab.evals.metrics.diversity import (
     edit_pairs,
     self_bleu,
 )
-from nemo_algos.lab.evals.metrics.verdicts import maj_at_k, powers_of_two
 from nemo_algos.lab.evals.problem import Evaluation, Problem
 from nemo_algos.lab.evals.schema import Measure
 

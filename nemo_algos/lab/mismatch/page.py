@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from nemo_algos import page
-from nemo_algos.lab.mismatch.causes import CAUSES
+from nemo_algos.lab.mismatch import CAUSES
 from nemo_algos.lab.mismatch.responses import Responses
 from nemo_algos.lab.mismatch.verdict import Diagnosis
 from nemo_algos.style import COLORS, canvas, plain_ticks, svg

@@ -1,18 +1,24 @@
-"""The search of one side: which hypothesis leaves no more than rounding."""
+"""The search of one side: which assumed state leaves no more than rounding of its record."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nemo_algos.lab.mismatch.hypotheses import forward, records, sampling, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
-from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import Change, Network, recompute
+from nemo_algos.lab.mismatch.hypotheses.records import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.sampling import Parameters, Sampling
+from nemo_algos.lab.mismatch.network import Change, Logits, Network, recompute
 from nemo_algos.lab.mismatch.responses import Responses
-from nemo_algos.lab.mismatch.state import ADAPTER, Reached, Side, State
 
+ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
+MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
+SOLVED_FOR = 1200  # tokens that a parameter is solved for
 FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
@@ -34,6 +40,77 @@ TRIED = 4
 FEW = 2
 FAR = 4.0  # of rounding's level
 CHANCE = 3.0  # standard deviations of a difference of two counts
+
+
+@dataclass(frozen=True)
+class State:
+    """What is assumed of a side: changes of the forward, then of sampling, then of bookkeeping.
+
+    mixed: the changes hold of some responses alone.
+    """
+
+    changes: tuple[Change, ...] = ()
+    mixed: bool = False
+    sampling: Sampling | None = None
+    bookkeeping: Callable[..., Iterator[Fit]] | None = None
+    named: Parameters = field(default_factory=dict)
+
+    def predicted(self, record: Record, logits: Logits, base: Logits) -> Fit:
+        """The record under all of it, with parameters solved for; base: without changes."""
+        fit = Fit(logits.logprobs, self.named)
+        then = base.logprobs
+        if self.sampling:
+            plain = base if self.mixed else logits  # what some responses alone have is no guide
+            if found := _solved(self.sampling, record, plain):
+                under = Fit(self.sampling.logprobs(logits, found), self.named | found)
+                fit = under if self.mixed else record.best([fit, under])
+                then = self.sampling.logprobs(base, found)
+        if self.mixed:
+            fit = Fit(record.mixed(fit.predicted, then), fit.parameters)
+        if self.bookkeeping:
+            fits = self.bookkeeping(record, fit.predicted)
+            under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
+            fit = record.best([fit, *under])
+        return fit
+
+
+@lru_cache(maxsize=2)  # the same for each bookkeeping that is tried after it
+def _solved(sampling: Sampling, record: Record, logits: Logits) -> Parameters | None:
+    some = np.linspace(0, len(record.value) - 1, min(SOLVED_FOR, len(record.value))).astype(int)
+    return sampling.solve(record.only(some), logits.only(some))
+
+
+class Reached(NamedTuple):
+    """A state, its logits, what it predicts of a record, and the level that this leaves."""
+
+    state: State
+    logits: Logits
+    fit: Fit
+    level: float
+
+
+class Side(NamedTuple):
+    """What a side recorded, and the logits of the model as it is."""
+
+    record: Record
+    base: Logits
+
+    def reached(self, state: State, logits: Logits) -> Reached:
+        """logits: as the state gives them."""
+        fit = state.predicted(self.record, logits, self.base)
+        return Reached(state, logits, fit, self.record.level(fit.predicted))
+
+    def of_some(self, whole: Reached, most: float) -> Reached:
+        """With the changes of some responses alone, where that leaves no more than `most`."""
+        if whole.state.mixed or not MIXED & whole.state.named.keys():
+            return whole
+        mixed = self.reached(replace(whole.state, mixed=True), whole.logits)
+        return mixed if mixed.level <= most else whole
+
+    def first(self, count: int) -> Side:
+        """Of so many tokens."""
+        tokens = np.arange(count)
+        return Side(self.record.only(tokens), self.base.only(tokens))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.causes import CAUSES, Cause
+from nemo_algos.lab.mismatch import CAUSES, Cause
 from nemo_algos.lab.mismatch.hypotheses import records
 from nemo_algos.lab.mismatch.responses import Responses, everything
 from nemo_algos.lab.mismatch.where import Bucket, buckets, worst

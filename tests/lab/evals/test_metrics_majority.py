@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
-from nemo_algos.lab.evals.metrics.verdicts import LARGEST, maj_at_k, normalise, plurality
+from nemo_algos.lab.evals.metrics import LARGEST, maj_at_k, normalise, plurality
 
 
 def exactly(want):

@@ -13,7 +13,7 @@ from matrix import some_of
 from safetensors.torch import save_file
 
 from nemo_algos.engines.mismatch.dump import from_arrays
-from nemo_algos.lab.mismatch.causes import Cause
+from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.hypotheses.weights import lora
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16

@@ -7,12 +7,12 @@ import torch
 from matrix import some_of
 
 from nemo_algos.engines.mismatch.dump import from_arrays
-from nemo_algos.lab.mismatch.drawn import drawn
+from nemo_algos.lab.mismatch.examination import drawn
 from nemo_algos.lab.mismatch.hypotheses import records, sampling
 from nemo_algos.lab.mismatch.hypotheses.records import Record
 from nemo_algos.lab.mismatch.network import Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
-from nemo_algos.lab.mismatch.state import Side, State
+from nemo_algos.lab.mismatch.trial import Side, State
 
 MODEL = small.model()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
-from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
+from nemo_algos.lab.evals.metrics import powers_of_two
 from nemo_algos.lab.evals.schema import Measure
 from nemo_algos.lab.report.compare import compare
 

@@ -15,7 +15,7 @@ from nemo_algos.engines.data.puzzles import held_out
 from nemo_algos.engines.data.rows import Row, number_rows, rows_of
 from nemo_algos.engines.data.rows import load as load_rows
 from nemo_algos.engines.rewards import answers
-from nemo_algos.lab.evals.benchmarks import boxed, code, sql
+from nemo_algos.lab.evals.benchmarks import boxed, code
 from nemo_algos.lab.evals.problem import Options, Problem
 
 PUZZLES = 256
@@ -171,8 +171,10 @@ _ALL = (
     _code("mbpp", code.mbpp, code.SECONDS, Hub("google-research-datasets/mbpp", "test", ("full",))),
     _code("mbpp_plus", code.mbpp_plus, code.PLUS_SECONDS, Hub("evalplus/mbppplus", "test")),
     Benchmark("apps", code.apps, "code", None, code.APPS_SECONDS + 5, None, folders=code.folders),
-    _sql("spider", sql.spider, sql.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
-    _sql("bird", sql.bird, sql.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")),
+    _sql("spider", code.spider, code.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
+    _sql(
+        "bird", code.bird, code.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")
+    ),
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), boxed.geometry3k),
 )
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

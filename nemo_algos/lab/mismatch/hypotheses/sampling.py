@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from nemo_algos.lab.mismatch.hypotheses.records import CAP, Record, error, minimize
-from nemo_algos.lab.mismatch.logits import Logits
+from nemo_algos.lab.mismatch.network import Logits
 
 Array = np.ndarray
 TEMPERATURES = np.geomspace(0.3, 3, 24)
