@@ -18,7 +18,7 @@ from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFuncti
 from nemo_algos.preflight.check.rule import LocalRun, Rule, error, warning
 from nemo_algos.preflight.check.rules.run import own_tokenizer
 
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).with_name("torch_classes.json")
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
 
