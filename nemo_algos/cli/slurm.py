@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from nemo_algos.cli.arguments import Config, Overrides, load_config, show
 from nemo_algos.config import find
 from nemo_algos.preflight.slurm import prepare, runs
-from nemo_algos.preflight.slurm import prepare as jobs
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
 from nemo_algos.preflight.slurm.placement import Sizes
 from nemo_algos.terminal import echo
@@ -111,13 +110,13 @@ def job(
         raise ValueError("--out: it is empty. Name the parent folder of the runs.")
     if submit and test_only:
         raise ValueError("--test-only never submits: remove --submit or --test-only")
-    points = jobs.points(sweep or [], overrides or [])
+    points = prepare.points(sweep or [], overrides or [])
     runs = [
-        jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes)
+        prepare.prepare(file, [*(overrides or []), *point], job, folder, sizes)
         for point in points
         for folder in [Path(out).resolve() / _name(base, point)]
     ]
-    jobs.apart(runs)
+    prepare.apart(runs)
     for point in points if check_data else ():
         _check_data(file, [*(overrides or []), *point], checkout)
     if test_only:
