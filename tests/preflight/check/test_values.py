@@ -11,7 +11,7 @@ from nemo_algos.config import ConfigError, apply_overrides, find, read, resolve,
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.rules import values
-from nemo_algos.preflight.check.typed import expected, fits
+from nemo_algos.preflight.check.rules.values import expected, fits
 
 LORA = "policy.dtensor_cfg.lora_cfg"
 GENERATION = "policy.generation"

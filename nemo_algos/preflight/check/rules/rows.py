@@ -16,7 +16,7 @@ from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.data import MATH, datasets, environment
-from nemo_algos.preflight.check.typed import is_number
+from nemo_algos.preflight.check.rules.values import is_number
 
 READ = (".csv", ".json", ".jsonl", ".parquet")
 LARGEST = 64 << 20  # bytes of a file that is read here
