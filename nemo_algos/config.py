@@ -346,11 +346,10 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
         raise ConfigError([Finding("defaults", f"{path.name} inherits from itself. Remove it.")])
     own = _read_shipped(path) if path.is_relative_to(SHIPPED) else _read(path)
     names = own.get("defaults")
-    parents = [
-        _with_parents(_parent(path, str(name)), (*children, path))
-        for name in (names if isinstance(names, ListConfig) else [names])
-        if name is not None
-    ]
+    parents = list[DictConfig]()
+    for name in names if isinstance(names, ListConfig) else [names]:
+        if name is not None:
+            parents.append(_with_parents(_parent(path, str(name)), (*children, path)))
     with evaluating():
         merged = OmegaConf.merge(*parents, own)
     assert isinstance(merged, DictConfig)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,8 +59,8 @@ def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, An
     value = _object(content(path), shape, str(path), "remove the file")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [x for v in level for x in (v.values() if isinstance(v, dict) else v)]
-        level = [x for x in level if isinstance(x, (dict, list))]
+        below = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
+        level = [x for x in below if isinstance(x, (dict, list))]
     if level:
         raise ValueError(f"{path} is nested more than {DEEPEST} levels deep. Remove the file.")
     return value

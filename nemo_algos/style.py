@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def plain_ticks(figure: Any) -> None:
         def __call__(self, x: float, pos: int | None = None) -> str:
             return f"{x:g}" if super().__call__(x, pos) else ""
 
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+    for axis in chain.from_iterable((axes.xaxis, axes.yaxis) for axes in figure.axes):
         for is_minor in (False, True):
             usual = axis.get_minor_formatter() if is_minor else axis.get_major_formatter()
             if isinstance(usual, LogFormatter):

@@ -144,5 +144,8 @@ def clip_sums(
         outside = {k: tokens.sum(1, keepdim=True) for k, tokens in outside.items()}
     sides = {"positive": torch.gt, "negative": torch.lt}
     signs = {sign: _compare(beyond, advantages, 0) for sign, beyond in sides.items()}
-    sums = {s + k: (x * rows).sum() for s, rows in signs.items() for k, x in outside.items()}
+    sums = dict[str, Tensor]()
+    for sign, rows in signs.items():
+        for side, tokens in outside.items():
+            sums[sign + side] = (tokens * rows).sum()
     return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}

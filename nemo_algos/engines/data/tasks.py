@@ -125,8 +125,11 @@ class Puzzles(Task):
         return f"{example} :"
 
     def verify(self, examples: list[Any], responses: list[Response]) -> list[Verdict]:
-        pairs = zip(examples, responses, strict=True)
-        return [Verdict(float(self.solution(*pair) is not None), "ok") for pair in pairs]
+        verdicts = list[Verdict]()
+        for example, response in zip(examples, responses, strict=True):
+            right = self.solution(example, response) is not None
+            verdicts.append(Verdict(float(right), "ok"))
+        return verdicts
 
     def solution(self, example: Made, response: str) -> Hashable:
         """See Task. None where the response is wrong."""

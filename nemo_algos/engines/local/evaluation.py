@@ -74,17 +74,19 @@ def sample(
     verdicts = list[Verdict]()
     first = list[Shown]()
     for i in track(range(0, len(examples), CHUNK)):
-        experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
+        chunk = examples[i : i + CHUNK]
+        experience, asked, texts, judgements = attempts(policy, task, chunk, samples, generator)
         experience.check_finite()
-        judged = list(zip(*columns, strict=True))
+        judged = list(zip(asked, texts, judgements, strict=True))
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
-        verdicts += [v for _, _, v in judged]
+        verdicts += judgements
         first += [
             Shown(last_user_message(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]
         ]
     starts = range(0, len(solutions), samples or 1)
-    grouped, sizes = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
+    grouped = [solutions[i : i + samples] for i in starts]
+    sizes = [lengths[i : i + samples] for i in starts]
     return Sampled(grouped, sizes, verdicts, first)
 
 
@@ -103,8 +105,12 @@ def measure(found: Sampled) -> dict[str, float]:
     if not found.solutions:
         return {}
     samples = len(found.solutions[0])
-    correct = [sum(s is not None for s in group) for group in found.solutions]
-    distinct = [len({s for s in group if s is not None}) for group in found.solutions]
+    correct = list[int]()
+    distinct = list[int]()
+    for group in found.solutions:
+        right = [s for s in group if s is not None]
+        correct.append(len(right))
+        distinct.append(len(set(right)))
     passed = pass_at_k(correct, samples, [k for k in KS if k <= samples]).mean(0).tolist()
     named = {name: fmean(v.reward for v in of) for name, of in parts(found.verdicts).items()}
     accuracy = fmean(verdict.reward for verdict in found.verdicts)

@@ -177,8 +177,10 @@ def _tokens(turns: list[Turn]) -> list[int]:
 
 
 def _join(experience: Experience, turns: list[list[Turn]]) -> Experience:
-    rows = [{k: torch.cat([turn[k] for turn in row]) for k in row[0]} for row in turns]
-    columns = {k: pad_sequence([row[k] for row in rows], batch_first=True) for k in rows[0]}
-    lengths = torch.tensor([[len(row["tokens"])] for row in rows])
+    columns = dict[str, Tensor]()
+    for name in turns[0][0]:
+        responses = [torch.cat([turn[name] for turn in row]) for row in turns]
+        columns[name] = pad_sequence(responses, batch_first=True)
+    lengths = torch.tensor([[len(_tokens(row))] for row in turns])
     shown = torch.arange(columns["mask"].shape[1]) < lengths
     return replace(experience, **columns, shown=shown)

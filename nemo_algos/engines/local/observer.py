@@ -45,7 +45,8 @@ class Observer:
         """As the watch's."""
         if not self.watch.due(step):
             return {}, ""
-        return self.watch.probed(step, *self._ask(step, experience))
+        asked, sums = self._ask(step, experience)
+        return self.watch.probed(step, asked, sums)
 
     @torch.no_grad()
     def _ask(self, step: int, experience: Experience) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -76,15 +77,12 @@ class Observer:
             signals=signals[rows],
             logprobs=after,
         )
-        return [
-            trace.line(
-                self._about(step, row, experience, rollouts),
-                experience.mask[row],
-                experience.entropy[row],
-                {name: x[i] for name, x in tokens.items()},
-            )
-            for i, row in enumerate(rows.tolist())
-        ]
+        lines = list[dict[str, Any]]()
+        for i, row in enumerate(rows.tolist()):
+            about = self._about(step, row, experience, rollouts)
+            values = {name: x[i] for name, x in tokens.items()}
+            lines.append(trace.line(about, experience.mask[row], experience.entropy[row], values))
+        return lines
 
     def _about(
         self, step: int, row: int, experience: Experience, rollouts: Rollouts
@@ -122,9 +120,12 @@ def columns(step: int, experience: Experience) -> dict[str, Tensor]:
 
 def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
     """[B] float64 by name: the parts that every reward is made of."""
-    whole = {k: v for k, v in parts(verdicts).items() if len(v) == len(verdicts)}
-    rewards = {name: [verdict.reward for verdict in of] for name, of in whole.items()}
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in rewards.items()}
+    out = dict[str, Tensor]()
+    for name, judged in parts(verdicts).items():
+        if len(judged) == len(verdicts):
+            rewards = [verdict.reward for verdict in judged]
+            out[name] = torch.tensor(rewards, dtype=torch.float64)
+    return out
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:

@@ -68,8 +68,10 @@ def compared(before: Dump, after: Dump) -> Arrival:
     shared = [key for key in first if key in then]
     if not shared:
         return Arrival(0, 0.0, 0.0, 0.0, 0.0, 0.0, False)
-    was, now = (np.array([found[key][0] for key in shared]) for found in (first, then))
-    repeats = [np.ptp(found[key], axis=0) for found in (first, then) for key in shared]
+    was = np.array([first[key][0] for key in shared])
+    now = np.array([then[key][0] for key in shared])
+    repeats = [np.ptp(first[key], axis=0) for key in shared]
+    repeats += [np.ptp(then[key], axis=0) for key in shared]
     moved = now - was
     most = np.max(repeats, axis=0)
     return Arrival(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,9 @@ TRL = {
 }
 FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
 PROMPTS = {"responses": "prompts", "completion_ids": "prompt_ids"}  # by the tokens' column
-COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
+COLUMNS = {
+    column for names in FRAMEWORKS.values() for column in chain.from_iterable(names.values())
+}
 # bytes of a file's arrays in memory, and of a number there
 LARGEST = 2**32
 BYTES = 8
@@ -66,7 +69,9 @@ def rename_columns(arrays: dict[str, Any]) -> dict[str, Any]:
     """Ours by name, where the columns are a framework's; else the arrays as they are."""
     for names in FRAMEWORKS.values():
         if names["tokens"][0] in arrays and "tokens" not in arrays:
-            ours = {k: _product([arrays[n] for n in v if n in arrays]) for k, v in names.items()}
+            ours = dict[str, Any]()
+            for name, columns in names.items():
+                ours[name] = _product([arrays[column] for column in columns if column in arrays])
             lengths = {"prompt_length": _prompt_length(arrays, ours.get("mask"))}
             ours = _behind(arrays.get(PROMPTS.get(names["tokens"][0], "")), ours)
             return {k: v for k, v in (ours | lengths).items() if v is not None}

@@ -115,18 +115,19 @@ class Watch:
         step: from 1; columns: tensors named as in `Dump`; ask: for a probe, which a step that is
         stopped has. Raises as the monitor, with what the probe says.
         """
-        pair = columns["trainer_logprobs"], columns["sampler_logprobs"], columns["mask"]
+        mask = columns["mask"]
         due = self.settings.dump and step % self.settings.dump == 0
         try:
-            return self.monitor.of(*pair)
+            return self.monitor.of(columns["trainer_logprobs"], columns["sampler_logprobs"], mask)
         except FloatingPointError as error:
             # what was said before is said again
             due = self.settings.dump
             self.state = ""
-            asked = self.settings.probe and step not in self.steps and ask
-            if remark := self.probed(step, *asked())[1] if asked else "":
-                raise FloatingPointError(f"{error} The probe: {remark}.") from None
+            if self.settings.probe and step not in self.steps and ask:
+                asked, sums = ask()
+                if remark := self.probed(step, asked, sums)[1]:
+                    raise FloatingPointError(f"{error} The probe: {remark}.") from None
             raise
         finally:
-            if due and self.folder and pair[-1].any():
+            if due and self.folder and mask.any():
                 self._written("mismatch", step, columns)

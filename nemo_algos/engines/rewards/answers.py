@@ -83,8 +83,11 @@ OPTION = re.compile(rf"\(?(?P<choice>[A-Z])(?:{MORE_LETTERS}|[.)]\s{ONE}).*")  #
 
 def boxed(text: str) -> str | None:
     """The content of the last balanced `\\boxed{...}`; of nested ones, the inner."""
-    found = boxes(text)[-1:]
-    return content(text, *found[0]) if found else None
+    found = boxes(text)
+    if not found:
+        return None
+    start, end = found[-1]
+    return content(text, start, end)
 
 
 def content(text: str, start: int, end: int) -> str:

@@ -94,10 +94,9 @@ class Rewards:
 
     def __init__(self, functions: Mapping[str, Reward], workers: int = 1) -> None:
         self.functions = functions
-        self.judges = {
-            name: InPool(f.function, workers) if f.pool else InProcess(f.function)
-            for name, f in functions.items()
-        }
+        self.judges = dict[str, InPool | InProcess]()
+        for name, f in functions.items():
+            self.judges[name] = InPool(f.function, workers) if f.pool else InProcess(f.function)
 
     def score(self, columns: Columns) -> list[Verdict]:
         """The weighted sums; the status of the first function that could not judge, else "ok".
@@ -127,8 +126,11 @@ class Rewards:
 
 def parts(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Of rewards that are sums, each function's verdicts by its name."""
-    names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
-    return {name: [v.parts[name] for v in verdicts if name in v.parts] for name in names}
+    found = dict[str, list[Verdict]]()
+    for verdict in verdicts:
+        for name, part in verdict.parts.items():
+            found.setdefault(name, []).append(part)
+    return found
 
 
 def refuse_unjudged(verdicts: Sequence[Verdict], name: str = "") -> None:

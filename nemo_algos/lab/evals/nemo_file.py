@@ -93,7 +93,9 @@ class NemoRLResults:
 
     def __init__(self, model: NemoRLFile) -> None:
         rows = read(model.file)
-        ids = {prompt: str(i) for i, prompt in enumerate(dict.fromkeys(r.prompt for r in rows))}
+        ids = dict[str, str]()
+        for row in rows:
+            ids.setdefault(row.prompt, str(len(ids)))
         self.rows = {(ids[r.prompt], r.sample): r for r in rows}
         self.problems = [Problem(i, p, self.rows[i, 0].answer or "") for p, i in ids.items()]
         self.samples = min(Counter(place[0] for place in self.rows).values())
@@ -108,8 +110,12 @@ class NemoRLResults:
 
     def sample(self, wanted: Wanted, add: Add) -> None:
         """See Sampler."""
-        places = ((p.id, i) for p, samples in wanted for i in samples)
-        add([Generation(*place, self.rows[place].response, -1, "") for place in places])
+        found = list[Generation]()
+        for problem, samples in wanted:
+            for i in samples:
+                response = self.rows[problem.id, i].response
+                found.append(Generation(problem.id, i, response, -1, ""))
+        add(found)
 
     def own_verdicts(
         self, unverified: Iterable[tuple[Problem, Generation]]

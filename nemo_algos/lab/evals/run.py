@@ -207,9 +207,12 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
         _progress("verified", len(given), console) as advance,
         VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,
     ):
-        pairs = [g.response for _, g in given], [p.answer for p, _ in given]
-        more = {"prompt": [p.prompt for p, _ in given], "tokens": [g.tokens for _, g in given]}
-        verdicts = pool.scores(*pairs, **more)
+        verdicts = pool.scores(
+            [g.response for _, g in given],
+            [p.answer for p, _ in given],
+            prompt=[p.prompt for p, _ in given],
+            tokens=[g.tokens for _, g in given],
+        )
         for i in range(0, len(given), STORED_AT_ONCE):
             chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)

@@ -102,10 +102,12 @@ class Store:
 
     def missing(self) -> list[tuple[Problem, list[int]]]:
         """Each problem with the samples that it still lacks."""
-        every = range(self.samples)
-        there = self.generations
-        lacking = ((p, [i for i in every if (p.id, i) not in there]) for p in self.problems)
-        return [(p, samples) for p, samples in lacking if samples]
+        lacking = list[tuple[Problem, list[int]]]()
+        for p in self.problems:
+            samples = [i for i in range(self.samples) if (p.id, i) not in self.generations]
+            if samples:
+                lacking.append((p, samples))
+        return lacking
 
     def judged(self) -> Iterator[tuple[Problem, Generation, Verdict | None]]:
         """Every response with its verdict on this answer by this verifier, if it has one."""
@@ -126,8 +128,10 @@ class Store:
 
     def add(self, generations: Sequence[Generation]) -> None:
         self.generations.update({(g.problem, g.sample): g for g in generations})
-        known = ({k: v for k, v in g._asdict().items() if v is not None} for g in generations)
-        rows = ({**row, "key": self.keys[row["problem"]]} for row in known)
+        rows = list[dict[str, Any]]()
+        for g in generations:
+            known = {k: v for k, v in g._asdict().items() if v is not None}
+            rows.append({**known, "key": self.keys[g.problem]})
         append_lines(self.folder / "generations.jsonl", rows)
 
     def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:

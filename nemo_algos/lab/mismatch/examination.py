@@ -70,7 +70,8 @@ def _tempered_chance(logits: Logits, temperature: float) -> float:
     """Of the tokens being drawn at a temperature."""
     total = logits.total(lambda z: z / temperature)
     probs = np.exp(logits.top / temperature - total[:, None])
-    return _chance(*_interval(logits, probs, tempered(logits, temperature)))
+    above, own = _interval(logits, probs, tempered(logits, temperature))
+    return _chance(above, own)
 
 
 def _interval(logits: Logits, probs: Array, logprobs: Array) -> tuple[Array, Array]:
@@ -210,8 +211,11 @@ def _case(
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
     """Of both sides, without what they share."""
-    causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
-    causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
+    causes = list[Cause]()
+    for name in SIDES[::-1]:
+        for cause in _named(name, sides[name]):
+            if not any(_same(cause, side, outcome) for side, outcome in sides.items()):
+                causes.append(cause)
     sampler = sides["sampler"]
     if not sampler.explained or sampler.state.sampling or sampler.state.bookkeeping:
         return causes
@@ -256,11 +260,10 @@ def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
 def _adopt(network: Network, adapter: dict[str, Tensor], responses: Responses) -> None:
     """Merge the adapter for good, where the trainer's log-probs are of the merged model."""
     some = responses.first(ADOPTED)
-    merged = adapted(adapter, 1.0)
-    without, within = (
-        np.abs(recompute(network, some, changes).logprobs - some.column("trainer")).mean()
-        for changes in ((), (merged,))
-    )
+    recorded = some.column("trainer")
+    merged = (adapted(adapter, 1.0),)
+    without = np.abs(recompute(network, some, ()).logprobs - recorded).mean()
+    within = np.abs(recompute(network, some, merged).logprobs - recorded).mean()
     if within < without:
         for name, added in adapter.items():
             parameter = network.model.get_parameter(name)

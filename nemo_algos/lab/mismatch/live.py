@@ -64,11 +64,11 @@ class Server:
         """Of each id but the first, nats, before any sampling parameter."""
         choices = self.choices(rows, model, prompt_logprobs=0, **PLAIN)
         with self._told("prompt_logprobs for token ids"):
-            pairs = [
-                zip(choice["prompt_logprobs"][1:], row[1:], strict=True)
-                for choice, row in zip(choices, rows, strict=True)
-            ]
-            return [np.array([float(at[str(t)]["logprob"]) for at, t in pair]) for pair in pairs]
+            found = list[Array]()
+            for choice, row in zip(choices, rows, strict=True):
+                pairs = zip(choice["prompt_logprobs"][1:], row[1:], strict=True)
+                found.append(np.array([float(at[str(t)]["logprob"]) for at, t in pairs]))
+            return found
 
     def likeliest(self, prompt: list[int], **params: Any) -> dict[str, float]:
         """Of the first token after it, the log-probs that the server says, by token."""
@@ -143,10 +143,9 @@ def _apart(name: str, ways: str, first: Sequence[Array], then: Sequence[Array]) 
 
 
 def _cache(server: Server, prompts: Sequence[list[int]]) -> Seen:
-    salts = [secrets.token_hex(8) for _ in prompts]
-    cold, warm = (
-        [server.greedy(p, salt) for p, salt in zip(prompts, salts, strict=True)] for _ in range(2)
-    )
+    salted = [(prompt, secrets.token_hex(8)) for prompt in prompts]
+    cold = [server.greedy(prompt, salt) for prompt, salt in salted]
+    warm = [server.greedy(prompt, salt) for prompt, salt in salted]
     return _apart("prefix_cache", "from a cold and a warm prefix cache", cold, warm)
 
 

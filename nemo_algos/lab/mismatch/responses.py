@@ -58,8 +58,12 @@ class Responses:
 
     def micro_batches(self) -> list[int]:
         """Sizes that pad these prompts, each in its own way."""
-        ways = {tuple(r.pads(size) for r in self.each): size for size in MICRO_BATCHES[::-1]}
-        return sorted(size for pads, size in ways.items() if any(pads))
+        ways = dict[tuple[int, ...], int]()
+        for size in MICRO_BATCHES[::-1]:
+            pads = tuple(r.pads(size) for r in self.each)
+            if any(pads):
+                ways[pads] = size
+        return sorted(ways.values())
 
     def means(self, values: Array) -> Array:
         """Of each response [R]; values [N]."""

@@ -1,7 +1,8 @@
 """The types of NeMo-RL's config, read from its files as text: nothing of it is imported.
 
-A type is a pydantic model or a TypedDict. Its fields become JSON schemas by path, by which
-`rules.values` judges values. A type that this cannot read has the schema {}, which every value fits.
+A type is a pydantic model or a TypedDict. Its fields become JSON schemas by path, by
+which `rules.values` judges values. What this cannot read has the schema {}, which every value
+fits.
 """
 
 import ast

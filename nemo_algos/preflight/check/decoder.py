@@ -149,8 +149,11 @@ def _attention(model: Model) -> Parts:
         )
         names = [*query, "kv_b_proj", "o_proj"]
     fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "fused_qkv_a_proj": ["q_a_proj", latent]}
-    parts = {name: fused.get(name, [name]) for name in names}
-    return {f"self_attn.{k}": tuple(f"self_attn.{part}" for part in v) for k, v in parts.items()}
+    parts = dict[str, tuple[str, ...]]()
+    for name in names:
+        own = fused.get(name, [name])
+        parts[f"self_attn.{name}"] = tuple(f"self_attn.{part}" for part in own)
+    return parts
 
 
 def _gated(name: str) -> Parts:

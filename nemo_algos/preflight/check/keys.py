@@ -93,10 +93,10 @@ def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release
     known |= {*_of_data_and_env(release)}
     known |= {f"{section}._override_" for section in base}
     if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name
-        sections = [section.get("env") for section in (base, written)]
-        names = {name for section in sections if isinstance(section, Mapping) for name in section}
-        known |= {f"env.{name}.{key}" for name in names for key in _environment(release, "vlm")}
-        known |= {f"env.{name}" for name in names}
+        keys = _environment(release, "vlm")
+        for section in (base.get("env"), written.get("env")):
+            for name in section if isinstance(section, Mapping) else ():
+                known |= {f"env.{name}", *(f"env.{name}.{key}" for key in keys)}
     return known
 
 
@@ -107,7 +107,12 @@ def _vlm(*configs: Mapping[Any, Any]) -> bool:
 def _near(path: str, known: Set[str]) -> str:
     """As did_you_mean; in a small section among its own keys alone, which are named if none is."""
     section, _, key = path.rpartition(".")
-    beside = sorted(k for s, _, k in (name.rpartition(".") for name in known) if s == section)
+    beside = list[str]()
+    for name in known:
+        above, _, last = name.rpartition(".")
+        if above == section:
+            beside.append(last)
+    beside.sort()
     few = section and 0 < len(beside) <= FEW
     return did_you_mean(key, beside) if few else did_you_mean(path, sorted(known))
 
@@ -122,11 +127,10 @@ def _of_data_and_env(release: Release) -> Iterator[str]:
 
 def _environment(release: Release, name: str) -> list[str]:
     """The keys of an environment's section, also those within its reward functions."""
-    keys = release.environments.get(name, ())
-    within = [
-        f"{key}.{below}" for key in keys if key == "reward_functions" for below in REWARD_FUNCTION
-    ]
-    return [*keys, *within]
+    keys = list(release.environments.get(name, ()))
+    if "reward_functions" in keys:
+        keys += [f"reward_functions.{below}" for below in REWARD_FUNCTION]
+    return keys
 
 
 def _sampler(*configs: Mapping[Any, Any]) -> Any:

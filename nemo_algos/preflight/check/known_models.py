@@ -107,9 +107,11 @@ def _sections(*values: Any) -> bool:
 @functools.cache
 def _of_shape() -> set[str]:
     """Keys by which any model of the table says its shape; where one has none, a default does."""
-    sections = [s for c in configs().values() for s in (c, *filter(_sections, c.values()))]
-    named = {k for section in sections for k, v in section.items() if not _sections(v)}
-    return named | {"attention_bias"}
+    named = {"attention_bias"}
+    for config in configs().values():
+        for section in (config, *filter(_sections, config.values())):
+            named |= {key for key, value in section.items() if not _sections(value)}
+    return named
 
 
 def _build(values: Mapping[str, Any], where: str) -> Model:

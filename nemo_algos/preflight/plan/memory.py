@@ -8,6 +8,7 @@ the input of a linear layer is kept in FP8 with FP8.
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.plan import parameters
@@ -197,7 +198,9 @@ def activations(run: Training, rank: int) -> dict[str, float]:
     net = run.network
     mine = net.stages[rank :: p.pipeline]
     last = rank == p.pipeline - 1
-    kept, recomputed = (list(x) for x in zip(*(stage(run, s) for s in mine), strict=True))
+    stages = [stage(run, layers) for layers in mine]
+    kept = [bytes_kept for bytes_kept, _ in stages]
+    recomputed = [again for _, again in stages]
     most, later = logits(run) if last else (0.0, 0.0)
     if last:
         kept[-1] += _ends(run, later)
@@ -226,7 +229,8 @@ def _ends(run: Training, logits: float) -> float:
 def forward(run: Training) -> dict[str, float]:
     """Bytes of a pass for log-probs on the last rank, that keeps nothing for a backward."""
     rank = run.parallel.pipeline - 1
-    largest = max(layer(run, parts) for parts in {x for s in run.network.stages for x in s})
+    kinds = set(chain.from_iterable(run.network.stages))
+    largest = max(layer(run, parts) for parts in kinds)
     passing = {"activations": largest, "logits and log-probs": logits(run)[0]}
     return (
         states(run, rank) | gathered_weights(run) | passing | {"workspace": run.kernels.workspace}

@@ -120,7 +120,7 @@ def _steps(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - SEARCHED, 0))
         text = file.read().decode(errors="replace")
-    return ["{} of {}".format(*found) for found in STEP.findall(text)]
+    return [f"{step} of {steps}" for step, steps in STEP.findall(text)]
 
 
 def _age(log: Path) -> str:

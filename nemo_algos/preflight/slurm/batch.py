@@ -215,7 +215,8 @@ def outside(path: str, mounts: list[str]) -> str:
 def _above(path: str, mounts: list[str]) -> list[str]:
     """The parts of the deepest mount above a path of the container; none where it has none."""
     inside = PurePosixPath(os.path.normpath(path))
-    above = [m for m in (mount.split(":") for mount in mounts) if inside.is_relative_to(m[1])]
+    split = [mount.split(":") for mount in mounts]
+    above = [mount for mount in split if inside.is_relative_to(mount[1])]
     return max(above, key=lambda mount: len(PurePosixPath(mount[1]).parts), default=[])
 
 

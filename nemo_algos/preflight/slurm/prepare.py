@@ -85,7 +85,10 @@ def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[st
             wrong.append(Finding("--sweep", f"{key} is set twice. Write all values once, key=a,b."))
     if wrong:
         raise ConfigError(wrong)
-    return list(itertools.product(*([f"{k}={v}" for v in _values(text)] for k, _, text in split)))
+    axes = list[list[str]]()
+    for key, _, text in split:
+        axes.append([f"{key}={value}" for value in _values(text)])
+    return list(itertools.product(*axes))
 
 
 def _values(text: str) -> list[str]:
@@ -109,12 +112,11 @@ def apart(runs: Sequence[Submission]) -> None:
     folders = {"--sweep": [str(run.folder) for run in runs]}
     for key in OUTPUTS:
         folders[key] = [str(Path(select(run.written, key)).resolve()) for run in runs]
-    wrong = [
-        Finding(option, f"{count} runs share {path}: {SHARED[option]}")
-        for option, paths in folders.items()
-        for path, count in Counter(paths).items()
-        if count > 1
-    ]
+    wrong = list[Finding]()
+    for option, paths in folders.items():
+        for path, count in Counter(paths).items():
+            if count > 1:
+                wrong.append(Finding(option, f"{count} runs share {path}: {SHARED[option]}"))
     for run in runs:
         config = run.folder / "config.yaml"
         if config.exists() and _training_part(read(config)) != _training_part(run.written):

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -219,7 +220,8 @@ def _job_name(folder: Path) -> str:
 
 
 def _live(folder: Path) -> list[QueuedJob]:
-    return [job for jobs in queued([_job_name(folder)]).values() for job in jobs if not job.ended]
+    jobs = chain.from_iterable(queued([_job_name(folder)]).values())
+    return [job for job in jobs if not job.ended]
 
 
 def _alive(folder: Path) -> bool:

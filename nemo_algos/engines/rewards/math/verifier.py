@@ -238,7 +238,7 @@ def _spelled(answer: str, in_base: bool) -> str:
         answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
         if not in_base:
             answer = _residues(answer, int(modulus[1]))
-    answer = BASE.sub(lambda match: match[1] if in_base else _value(*match.groups()), answer)
+    answer = BASE.sub(lambda match: match[1] if in_base else _value(match[1], match[2]), answer)
     return latex.trimmed(latex.spell(answer))
 
 

@@ -94,7 +94,9 @@ def _countdown(name: str, numbers: int) -> Benchmark:
 
 def _puzzles(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The prompt is the puzzle and a colon; the puzzle itself is what a solution answers."""
-    return (Problem(text, f"{text} :", text) for text in (row.text("puzzle") for row in rows))
+    for row in rows:
+        text = row.text("puzzle")
+        yield Problem(text, f"{text} :", text)
 
 
 def _math(name: str, hub: Hub | None, problems: Problems = boxed.problems) -> Benchmark:

@@ -118,7 +118,8 @@ def measure(
     ucc = np.array([[ucc_at_k(sizes, n, ks) for sizes in each.sizes] for each in found])  # [P,T,K]
     clusters = np.array([[len(sizes) for sizes in each.sizes] for each in found])  # [P,T]
     scalars = verdict_scalars(evaluation) | {"ucr": clusters[:, 0] / n}
-    scalars |= {name: np.array([each.scalars[name] for each in found]) for name in found[0].scalars}
+    for name in found[0].scalars:
+        scalars[name] = np.array([each.scalars[name] for each in found])
     scalars |= judged or {}
     curves = verdict_curves(evaluation, ks) | {"ucc@k": ucc[:, 0]}
     unknown = {name: int(np.isnan(values).sum()) for name, values in scalars.items()}
@@ -184,9 +185,9 @@ def _diversities(
 def _histograms(found: list[Diversity]) -> dict[str, dict[str, list[float]]]:
     out = {}
     for name in found[0].histograms:
-        every, correct = np.sum([each.histograms[name] for each in found], axis=0)
-        out[name] = {"edges": edges(name), "all": every, "correct": correct}
-    return {name: {k: v.tolist() for k, v in sides.items()} for name, sides in out.items()}
+        every, correct = np.sum([each.histograms[name] for each in found], axis=0).tolist()
+        out[name] = {"edges": edges(name).tolist(), "all": every, "correct": correct}
+    return out
 
 
 def powers_of_two(n: int) -> list[int]:

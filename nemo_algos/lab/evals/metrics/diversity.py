@@ -122,7 +122,8 @@ def edit_pairs(texts: Texts, index: NDArray[np.int64], number: int, seed: int) -
         first = first[drawn]
         second = second[drawn]
     ordered = np.sort(index)  # the same pairs whatever the order of the responses
-    left, right = ([texts.unique[i] for i in ordered[side]] for side in (first, second))
+    left = [texts.unique[i] for i in ordered[first]]
+    right = [texts.unique[i] for i in ordered[second]]
     return cpdist(left, right, scorer=Levenshtein.normalized_similarity, dtype=np.float64)
 
 

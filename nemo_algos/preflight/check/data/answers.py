@@ -57,7 +57,9 @@ class Trial(NamedTuple):
 
 def asked_forms(prompts: Sequence[str]) -> list[str]:
     """The forms that all of the prompts ask for."""
-    return [n for n, mark in MARKS.items() if prompts and all(re.search(mark, p) for p in prompts)]
+    if not prompts:
+        return []
+    return [n for n, mark in MARKS.items() if all(re.search(mark, p) for p in prompts)]
 
 
 def write_answer(form: str, answer: str) -> str:

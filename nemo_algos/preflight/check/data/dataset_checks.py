@@ -137,15 +137,20 @@ def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
     same: dict[str, list[Row]] = defaultdict(list)
     for row in train:
         same[plain(row.problem)].append(row)
-    several = [rows for rows in same.values() if len({_value(row.answer) for row in rows}) > 1]
+    several = list[list[Row]]()
+    numbers = list[int]()
+    for alike in same.values():
+        if len({_value(row.answer) for row in alike}) > 1:
+            several.append(alike)
+            numbers += [row.number for row in alike]
     if several:
-        rows = several[0]
-        numbers = [row.number for rows in several for row in rows]
+        first = several[0]
         say = stage.failed if len(numbers) > MANY * len(train) else stage.warning
-        said = ", ".join(repr(cut(answer, 40)) for answer in dict.fromkeys(r.answer for r in rows))
+        answers = dict.fromkeys(row.answer for row in first)
+        said = ", ".join(repr(cut(answer, 40)) for answer in answers)
         say(
             f"{share(len(several), len(same))} training prompts have answers that contradict each "
-            f"other ({list_rows(numbers)}): {cut(rows[0].problem, 80)!r} has {said}. A response "
+            f"other ({list_rows(numbers)}): {cut(first[0].problem, 80)!r} has {said}. A response "
             "that is right in one row is wrong in the other. Correct or remove them.",
             "data.train",
         )

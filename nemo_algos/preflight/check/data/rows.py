@@ -64,7 +64,10 @@ def _row(part: Any, index: int, number: int) -> Row:
         answer = None  # math_data_processor makes a text of anything
     log = datum["message_log"]
     masked = not datum["loss_multiplier"]
-    tokens = [] if masked else [t for m in log if "token_ids" in m for t in m["token_ids"].tolist()]
+    tokens = list[int]()
+    for message in [] if masked else log:
+        if "token_ids" in message:
+            tokens += message["token_ids"].tolist()
     gym = "ground_truth" not in info
     fault = _unlike(entry) or ("" if gym else _fault(problem, answer))
     length = int(datum["length"])

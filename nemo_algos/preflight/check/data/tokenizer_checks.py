@@ -48,7 +48,8 @@ def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
     if section.get("chat_template", "default") is not None:
         _turns(stage, tokenizer)
     _bos(stage, tokenizer)
-    judge_stops(stage, tokenizer, config, *_around_an_answer(tokenizer))
+    before, after = _around_an_answer(tokenizer)
+    judge_stops(stage, tokenizer, config, before, after)
     if not stage.raised:
         stage.passed(_facts(tokenizer, section), NAME, prompt=render(tokenizer, user(ASKED)))
     return reader

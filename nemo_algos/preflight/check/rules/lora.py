@@ -121,12 +121,10 @@ def _linear(run: Preflight) -> set[str]:
     """The full names of the model's linear layers; none of a family whose names are not known."""
     if run.model is None or run.megatron:
         return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON} if run.megatron else set()
-    found = {
-        f"model.layers.{layer}.{name}"
-        for layer in range(len(run.model.layers))
-        for parts in modules(run.model, layer).values()
-        for name in parts
-    }
+    found = set[str]()
+    for layer in range(len(run.model.layers)):
+        for parts in modules(run.model, layer).values():
+            found |= {f"model.layers.{layer}.{name}" for name in parts}
     return found | {"lm_head"} if found else set()
 
 

@@ -33,7 +33,7 @@ def usual_sizes(run: Preflight) -> Iterator[Finding]:
     if a and a.bounds is not a.base:
         parts["method.bounds"] = a.bounds
     for path, part in parts.items():
-        yield from _unusual(path, *part)
+        yield from _unusual(path, part.method, part.params)
 
 
 def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:

@@ -122,8 +122,11 @@ def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
 
 def _names(run: Preflight) -> list[str]:
     """The last parts of parameters' names, such as o_proj."""
-    quantised = (parts for _, name, parts in _parts(run) if name != ROUTER)
-    return sorted({part.rpartition(".")[2] for parts in quantised for part in parts})
+    found = set[str]()
+    for _, name, parts in _parts(run):
+        if name != ROUTER:
+            found |= {part.rpartition(".")[2] for part in parts}
+    return sorted(found)
 
 
 def _reached(run: Preflight, keyword: str) -> set[str]:
