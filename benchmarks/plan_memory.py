@@ -30,8 +30,7 @@ from megatron_lm.arguments import Refused, training
 from nemo_algos.preflight.plan import memory, speed
 from nemo_algos.preflight.plan.memory import states
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, GPUS
-from nemo_algos.preflight.plan.parameters import of_layers
-from nemo_algos.preflight.plan.workload import Training
+from nemo_algos.preflight.plan.workload import Training, of_layers
 
 CAPABILITIES = {"A100": 8, "H100": 9, "H200": 9, "B200": 10, "GB200": 10}
 MICRO_BATCH = 5.3e-3  # fitted: seconds of data, loss and pipeline messages of a micro-batch

@@ -135,7 +135,7 @@ def loaded(code):
         (
             "import nemo_algos.config, nemo_algos.algorithms.methods, nemo_algos.algorithms.build\n"
             "import nemo_algos.engines.rewards, nemo_algos.engines.data.tasks\n"
-            "import nemo_algos.engines.data.math_problems\n"
+            "import nemo_algos.engines.data.tasks\n"
             "from nemo_algos.cli import COMMANDS, load_command\n"
             "for name in COMMANDS:\n    if name != 'verify': load_command(name)\n"
             "import nemo_algos; dir(nemo_algos); lazy = {'Counts', 'Rollouts', 'prompt_key', "

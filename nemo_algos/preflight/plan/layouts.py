@@ -12,7 +12,7 @@ from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.plan import memory, speed
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, Setup, training
-from nemo_algos.preflight.plan.parameters import whole
+from nemo_algos.preflight.plan.workload import whole
 
 LIMIT = "policy.max_total_sequence_length"
 Change = dict[str, Any]

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from nemo_algos.preflight.check.layout import VLLM
-from nemo_algos.preflight.plan import parameters
+from nemo_algos.preflight.plan import workload
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, training
-from nemo_algos.preflight.plan.parameters import Held, of_layers
-from nemo_algos.preflight.plan.workload import Training
+from nemo_algos.preflight.plan.workload import Held, Training, of_layers
 
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs; an assumption
 SLEEPING = 2e9  # what a sleeping vLLM keeps of a GPU that trains; an assumption
@@ -140,7 +139,7 @@ def logits(run: Training) -> tuple[float, float]:
 
 def states(run: Training, rank: int) -> dict[str, float]:
     """By component, on a pipeline rank."""
-    held = parameters.of_rank(run.network, run.parallel, rank)
+    held = workload.of_rank(run.network, run.parallel, rank)
     s = run.states
     p = run.parallel
     dense = p.data / s.instances

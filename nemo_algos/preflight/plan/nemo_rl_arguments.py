@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, Run
-from nemo_algos.preflight.plan.parameters import network
-from nemo_algos.preflight.plan.workload import Kernels, Parallel, Recompute, States, Training
+from nemo_algos.preflight.plan.workload import (
+    Kernels,
+    Parallel,
+    Recompute,
+    States,
+    Training,
+    network,
+)
 
 OUTSIDE = 4e9  # bytes: CUDA contexts, NCCL, fragmentation; an assumption
 LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")

@@ -6,9 +6,9 @@ import datasets
 import pytest
 from says import Says
 
-from nemo_algos.engines.data import math_problems, rows
-from nemo_algos.engines.data.math_problems import MathProblems
+from nemo_algos.engines.data import rows, tasks
 from nemo_algos.engines.data.schema import DataSection, Split
+from nemo_algos.engines.data.tasks import MathProblems
 
 ROWS = [{"problem": f"{i} + 1", "answer": str(i + 1), "level": i} for i in range(3)]
 
@@ -43,7 +43,7 @@ def test_the_same_rows_from_every_kind(folder, name, split):
     assert source.startswith(named) and ("sha256:" in source or "fingerprint:" in source)
     where = str(path) if name.endswith("parquet") else named
     assert found[1].where == f"{where}, row 2"
-    examples = math_problems.read(Split(data_path=str(path), split=split))
+    examples = tasks.read(Split(data_path=str(path), split=split))
     assert examples == [(row["problem"], row["answer"], row) for row in ROWS]
 
 

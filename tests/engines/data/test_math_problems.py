@@ -8,10 +8,9 @@ import pytest
 import small_llama
 from says import Says
 
-from nemo_algos.engines.data import math_problems
-from nemo_algos.engines.data.math_problems import MathProblems
+from nemo_algos.engines.data import tasks
 from nemo_algos.engines.data.schema import DataSection, Split
-from nemo_algos.engines.data.tasks import Response
+from nemo_algos.engines.data.tasks import MathProblems, Response
 from nemo_algos.engines.local.hf import chat
 
 
@@ -25,7 +24,7 @@ def problems(count):
 
 
 def read(path, **keys):
-    examples = math_problems.read(Split(data_path=str(path), **keys))
+    examples = tasks.read(Split(data_path=str(path), **keys))
     return [(example.problem, example.answer) for example in examples]
 
 

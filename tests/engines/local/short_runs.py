@@ -35,9 +35,7 @@ def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_policy, "WARM_STEPS", 2)
         patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setattr(
-            "nemo_algos.engines.local.summary.plot", lambda folder, _: folder / "curves.png"
-        )
+        patch.setattr("nemo_algos.engines.local.run.plot", lambda folder, _: folder / "curves.png")
         yield
 
 

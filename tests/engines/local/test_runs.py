@@ -22,8 +22,8 @@ from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import checkpoint, logs, manifest
 from nemo_algos.engines.local import run as running
 from nemo_algos.engines.local.logs import Told, open_folder
+from nemo_algos.engines.local.run import Record, _say
 from nemo_algos.engines.local.schema import LoggerSection, Project
-from nemo_algos.engines.local.summary import Record, _say
 from nemo_algos.jsonl import lock_folder
 from nemo_algos.preflight.check.local.judge import judge, parse
 
@@ -262,7 +262,7 @@ def test_a_finished_run_says_so_and_does_nothing(whole, monkeypatch):
 
 def test_one_that_was_killed_in_its_last_evaluation_finishes(tmp_path, whole, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyError):
-        patch.setattr("nemo_algos.engines.local.summary.plot", lambda *_: {}["killed"])
+        patch.setattr("nemo_algos.engines.local.run.plot", lambda *_: {}["killed"])
         train(tmp_path / "run")
     train(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)

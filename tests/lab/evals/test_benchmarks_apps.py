@@ -8,8 +8,8 @@ import pytest
 from commands import invoke
 from says import Says
 
-from nemo_algos.engines.data.math_problems import read
 from nemo_algos.engines.data.schema import Split
+from nemo_algos.engines.data.tasks import read
 from nemo_algos.lab.evals.benchmarks import load
 from nemo_algos.lab.rewards.code import verify_code
 from nemo_algos.lab.rewards.sql import verify_sql

@@ -47,9 +47,7 @@ def cheap(tmp_path_factory):
     """Nothing is drawn, little taught, few puzzles made: what takes most of the commands' time."""
     with pytest.MonkeyPatch.context() as patch:
         folders.draw_nothing(patch)
-        patch.setattr(
-            "nemo_algos.engines.local.summary.plot", lambda folder, _: folder / "curves.png"
-        )
+        patch.setattr("nemo_algos.engines.local.run.plot", lambda folder, _: folder / "curves.png")
         patch.setattr("nemo_algos.lab.evals.benchmarks.PUZZLES", 2)
         patch.setattr(tiny_policy, "WARM_STEPS", 1)
         patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

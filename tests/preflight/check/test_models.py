@@ -9,7 +9,7 @@ import yaml
 from releases import MAIN
 
 from nemo_algos.preflight.check.known_models import configs, facts, model, table
-from nemo_algos.preflight.plan.parameters import whole
+from nemo_algos.preflight.plan.workload import whole
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96}
 LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128}

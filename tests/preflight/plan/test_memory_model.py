@@ -9,7 +9,7 @@ import pytest
 from megatron_lm.arguments import training
 from megatron_lm.known import Refused
 
-from nemo_algos.preflight.plan import memory, parameters
+from nemo_algos.preflight.plan import memory, workload
 from nemo_algos.preflight.plan.memory import states
 
 TINY = {
@@ -55,7 +55,7 @@ def of(args, gpus=8, capability=A100, **more):
 
 
 def held(run, rank=0):
-    return parameters.of_rank(run.network, run.parallel, rank)
+    return workload.of_rank(run.network, run.parallel, rank)
 
 
 def test_parameters_of_a_small_gpt():
@@ -95,14 +95,14 @@ def test_parameters_of_latent_attention():
     net = run.network
     queries = 7168 * 1536 + 1536 * 128 * 192
     keys = 7168 * 576 + 512 * 128 * 256
-    assert parameters.attention(net, run.parallel).linear == queries + keys + 128 * 128 * 7168
+    assert workload.attention(net, run.parallel).linear == queries + keys + 128 * 128 * 7168
     assert queries + keys + 128 * 128 * 7168 == 187_105_280
 
 
 def test_parameters_of_mamba():
     """z, x: 2 x 2048; B, C: 2 x 8 x 128; dt: 32; a convolution of 4 over x, B, C; 1024 wide."""
     run = of(TINY, hidden_size=1024, num_attention_heads=16, hybrid_layer_pattern="MM-*")
-    linear, _, other = parameters.mamba(run.network, run.parallel)
+    linear, _, other = workload.mamba(run.network, run.parallel)
     assert linear == 1024 * (4096 + 2048 + 32) + 2048 * 1024
     assert other == 4096 * 5 + 3 * 32 + 2048 + 2 * 1024
 

@@ -95,7 +95,7 @@ def data_files(run: LocalRun) -> Iterator[Finding]:
     splits = {name: run[f"data.{name}"] for name in ("train", "validation")}
     if run["data.task"] != "math":
         return
-    from nemo_algos.engines.data.math_problems import read
+    from nemo_algos.engines.data.tasks import read
 
     for name, split in splits.items():
         try:
@@ -153,7 +153,7 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
     reads = any(reward.function == VERIFIER for reward in data.functions.values())
     if data.task != "math" or not data.train or not reads:
         return
-    from nemo_algos.engines.data.math_problems import read
+    from nemo_algos.engines.data.tasks import read
 
     try:
         answers = [example.answer for example in read(data.train)]
@@ -185,7 +185,7 @@ def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
     _ = run["policy.tokenizer"]
     if data.task != "math" or not limit or not Path(run.model).is_dir():
         return
-    from nemo_algos.engines.data.math_problems import MathProblems
+    from nemo_algos.engines.data.tasks import MathProblems
     from nemo_algos.engines.local import hf
 
     try:
