@@ -1,4 +1,7 @@
-"""Statistics of groups, [B] -> [G], two-pass and vectorised over the groups, in float64."""
+"""Statistics of groups, [B] -> [G], two-pass and vectorised over the groups, in float64.
+
+And of all sequences of a batch, with the tolerances of groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of files or data sets, to train on and to evaluate on."""
+"""Rows of files, or of data sets of the hub or of a folder, to train on and to evaluate on."""
 
 import csv
 import hashlib

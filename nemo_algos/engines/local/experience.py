@@ -1,4 +1,4 @@
-"""What a policy generates and is trained on.
+"""What a policy generates and is trained on, also in turns with an environment.
 
 P prompts of L tokens, B responses of at most S tokens.
 """

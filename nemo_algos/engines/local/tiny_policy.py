@@ -1,4 +1,7 @@
-"""The countdown model as a policy: its own cached sampling, shared prompts, warm start."""
+"""The countdown model as a policy: its own cached sampling, shared prompts, warm start.
+
+`SeparateSampler` is another model than the trainer's, which samples in its place.
+"""
 
 import hashlib
 import inspect

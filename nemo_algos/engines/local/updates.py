@@ -1,4 +1,7 @@
-"""The optimizer steps on a rollout batch, micro-batch by micro-batch."""
+"""The optimizer steps on a rollout batch, micro-batch by micro-batch.
+
+Optimizers and schedulers have the full names of their classes, as NeMo-RL's configs name them.
+"""
 
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,7 @@
 """Sampler and trainer log-probs of the same tokens, on disk: .npz, or .jsonl, a response a line.
 
-A file may come from anyone: it is data, never code, and what it lacks is said in a sentence.
+A file may come from anyone: it is data, never code, and what it lacks is said in a sentence. What
+NeMo-RL, verl and TRL call the same columns is known, and how to make them record both sides.
 """
 
 from __future__ import annotations

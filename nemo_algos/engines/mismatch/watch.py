@@ -1,4 +1,7 @@
-"""What both engines do with each rollout batch: measure it, and dump it where that is asked for."""
+"""What both engines do with each rollout batch: measure it, and dump it where that is asked for.
+
+A sum of each parameter of a sampler shows those that a refit leaves out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several reward functions with weights: their sum is the reward, each is kept beside it."""
+"""Several reward functions with weights: their sum is the reward, each is kept beside it.
+
+In NeMo-RL a section of `env` names a verifier of ours.
+"""
 
 import asyncio
 import inspect

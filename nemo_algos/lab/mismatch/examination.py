@@ -1,4 +1,7 @@
-"""The cause by experiment: both sides' log-probs are recomputed from the trainer's weights."""
+"""The cause by experiment: both sides' log-probs are recomputed from the trainer's weights.
+
+The logits also show whether the tokens were drawn from the distribution that is recorded.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

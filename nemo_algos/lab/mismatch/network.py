@@ -1,4 +1,7 @@
-"""The trainer's model, and what it gives the tokens of some responses under a change."""
+"""The trainer's model, and what it gives the tokens of some responses under a change.
+
+Of the logits of a token's place enough is kept for any change of the distribution.
+"""
 
 from __future__ import annotations
 

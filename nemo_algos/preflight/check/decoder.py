@@ -1,4 +1,4 @@
-"""What a decoder is, as far as layouts, memory and time depend on it."""
+"""What a decoder is, as far as layouts, memory and time depend on it; its linear layers by name."""
 
 from dataclasses import dataclass
 

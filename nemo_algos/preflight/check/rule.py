@@ -1,4 +1,7 @@
-"""What a rule sees of a run, and what it says; tests/preflight/check/sources.txt: why."""
+"""What a rule sees of a run of either engine, and what it says.
+
+tests/preflight/check/sources.txt says why.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

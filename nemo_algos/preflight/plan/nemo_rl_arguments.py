@@ -1,4 +1,7 @@
-"""NeMo-RL's config as a `Training`, and what of it training does not decide."""
+"""NeMo-RL's config as a `Training` on a kind of GPU, and what of it training does not decide.
+
+GPUs by name have the bytes that the driver shows, FLOP/s and bandwidth of the data sheets.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

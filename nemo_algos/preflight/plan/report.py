@@ -1,4 +1,7 @@
-"""A plan as tables for people, each sum with the range that nine of ten measurements fell into."""
+"""A plan as tables for people, each sum with the range that nine of ten measurements fell into.
+
+Beside it the seconds of a run's own steps, as NeMo-RL prints them in its driver's log.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A config as a job runs it: its nodes and GPUs, its folders, its time."""
+"""A config as a job runs it: its nodes and GPUs, its folders, its time, its user's modules."""
 
 import os
 import re

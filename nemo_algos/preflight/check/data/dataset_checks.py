@@ -1,4 +1,7 @@
-"""The stage of the data: every row, its prompt, its length, and how the rows fit together."""
+"""The stage of the data: every row, its prompt, its length, and how the rows fit together.
+
+Together they show repetitions, answers that are given, validation in training, another language.
+"""
 
 import re
 import unicodedata

@@ -1,4 +1,7 @@
-"""Every row as NeMo-RL's processor hands it to training: its prompt, its length, what is wrong."""
+"""Every row as NeMo-RL's processor hands it to training: its prompt, its length, what is wrong.
+
+Lengths are judged by the run's limits.
+"""
 
 import json
 import math

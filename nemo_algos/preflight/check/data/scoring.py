@@ -1,4 +1,7 @@
-"""An environment, asked for single rewards: a verifier of ours, or NeMo-RL's own on a Ray."""
+"""An environment, asked for single rewards: a verifier of ours, or NeMo-RL's own on a Ray.
+
+The Ray is this check's, with GPUs that it only counts; NeMo-RL finds it by RAY_ADDRESS.
+"""
 
 import math
 import os

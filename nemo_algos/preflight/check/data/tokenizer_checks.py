@@ -1,4 +1,7 @@
-"""The tokenizer as NeMo-RL loads it: its chat template, its special tokens, its size."""
+"""The tokenizer as NeMo-RL loads it: its chat template, its special tokens, its size.
+
+What ends a response, and the size of the vocabulary, are compared with the model's.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

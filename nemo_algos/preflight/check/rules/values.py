@@ -1,4 +1,7 @@
-"""Values of a wrong type or range, put right in place so that the rules can judge the rest."""
+"""Values of a wrong type or range, put right in place so that the rules can judge the rest.
+
+A value is judged by the JSON schema that the `Release` has for its key.
+"""
 
 import json
 import re
