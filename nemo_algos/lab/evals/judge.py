@@ -48,9 +48,11 @@ def scores(
     answers = _read_stored(file, keys)
 
     def add(generations: list[Generation]) -> None:
-        made = [g for g in generations if not g.refused]
-        answers.update({g.problem: g.response for g in made})
-        rows = ({"problem": g.problem, "answer": g.response, "of": keys[g.problem]} for g in made)
+        rows = list[dict[str, str]]()
+        for g in generations:
+            if not g.refused:
+                answers[g.problem] = g.response
+                rows.append({"problem": g.problem, "answer": g.response, "of": keys[g.problem]})
         append_lines(file, rows)
 
     try:
@@ -62,8 +64,8 @@ def scores(
         say(f"warning: {wrong} of {len(found)} judgements have no score from 0 to 3; left out")
     if lacking := len(questions) - len(found):
         say(f"warning: the judge refused {lacking} of {len(questions)} questions. Run again.")
-    values = (found.get(p.id) for p in evaluation.problems)
-    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    values = [found.get(p.id) for p in evaluation.problems]
+    return np.array(values, dtype=np.float64)  # None becomes nan
 
 
 def score(answer: str) -> int | None:

@@ -260,16 +260,19 @@ def _attention(module: Any, config: Any) -> Attention:
 
 def _experts(module: Any, config: Any, gated: bool) -> Experts:
     """Routed experts are the tensors of three dimensions; the shared one has the name."""
-    routed = [p for n, p in module.named_parameters() if p.dim() == 3]
+    routed = [p for p in module.parameters() if p.dim() == 3]
     latent = getattr(config, "moe_latent_size", None) or 0
     width = (2 + gated) * (latent or config.hidden_size)
-    shared = [p for n, p in module.named_parameters() if "shared" in n and min(p.shape) > 1]
+    shared = 0
+    for name, parameter in module.named_parameters():
+        if "shared" in name and parameter.dim() == 2 and min(parameter.shape) > 1:
+            shared += parameter.numel()
     chosen = next(x for name in CHOSEN if (x := getattr(config, name, None)))
     return Experts(
         number=routed[0].shape[0],
         chosen=chosen,
         features=sum(p.numel() for p in routed) // (routed[0].shape[0] * width),
-        shared=sum(p.numel() for p in shared if p.dim() == 2) // _width(config, gated),
+        shared=shared // _width(config, gated),
         latent=latent,
     )
 

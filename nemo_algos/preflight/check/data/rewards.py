@@ -126,18 +126,24 @@ def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str,
 
 
 def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
+    rows = [row for row, _ in known]
     texts = [text for _, text in known]
     trials = [answers.trial(form, text, texts) for text in texts]
-    golds = [str(row.answer) for row, _ in known]
-    timed = [judge.timed(t.gold, gold) for t, gold in zip(trials, golds, strict=True)]
-    rewards = {"gold": [reward for reward, _ in timed]}
+    golds = [str(row.answer) for row in rows]
+    rewards: dict[str, list[float]] = {"gold": []}
+    seconds = list[float]()
+    sentences = set[int]()
+    for row, trial, gold in zip(rows, trials, golds, strict=True):
+        reward, taken = judge.timed(trial.gold, gold)
+        rewards["gold"].append(reward)
+        seconds.append(taken)
+        if trial.short:
+            sentences.add(row.number)
     for kind in ASKED:
-        rewards[kind] = judge.rewards([getattr(one, kind) for one in trials], golds)
-    rewards[AGAIN] = judge.rewards([one.gold for one in trials], golds)
-    rows = [row for row, _ in known]
-    seconds = [seconds for _, seconds in timed]
-    sentences = frozenset(row.number for row, one in zip(rows, trials, strict=True) if one.short)
-    return Scores(rows, [one.gold for one in trials], form, rewards, seconds, sentences)
+        rewards[kind] = judge.rewards([getattr(trial, kind) for trial in trials], golds)
+    right = [trial.gold for trial in trials]
+    rewards[AGAIN] = judge.rewards(right, golds)
+    return Scores(rows, right, form, rewards, seconds, frozenset(sentences))
 
 
 def _check_stops(stage: Stage, form: str, stops: Sequence[str]) -> None:

@@ -241,19 +241,22 @@ def repair(
 
 def _judging(plain: Mapping[str, Any], release: Release) -> dict[str, Schema]:
     """NeMo-RL's schema, narrowed by RANGES."""
-    kept = dict(release.schema)
-    if at(plain, f"{GENERATION}.backend") != "vllm":
-        kept = {path: kind for path, kind in kept.items() if not path.startswith(f"{VLLM}.")}
-    for path in [path for path in kept if path.startswith(f"{VLLM}.") or path in ALSO_NULL]:
-        kept[path] = {"anyOf": [kept[path], {"type": "null"}]}
-    narrowed = {path: _narrowed(kept[path], more) for path, more in RANGES.items() if path in kept}
-    of_env = {
-        f"env.{name}.{key}": kind
-        for name in release.environments
-        for key, kind in OF_ENVIRONMENTS.items()
-    }
-    most = {path: _narrowed(narrowed[path], {"maximum": MOST}) for path in POSITIVE if path in kept}
-    return kept | narrowed | most | of_env
+    vllm = at(plain, f"{GENERATION}.backend") == "vllm"
+    judging = dict[str, Schema]()
+    for path, kind in release.schema.items():
+        of_vllm = path.startswith(f"{VLLM}.")
+        if of_vllm and not vllm:
+            continue
+        if of_vllm or path in ALSO_NULL:
+            kind = {"anyOf": [kind, {"type": "null"}]}
+        if path in RANGES:
+            kind = _narrowed(kind, RANGES[path])
+        if path in POSITIVE:
+            kind = _narrowed(kind, {"maximum": MOST})
+        judging[path] = kind
+    for name in release.environments:
+        judging |= {f"env.{name}.{key}": kind for key, kind in OF_ENVIRONMENTS.items()}
+    return judging
 
 
 def _narrowed(schema: Schema, more: Schema) -> Schema:
