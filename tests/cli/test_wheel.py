@@ -71,7 +71,7 @@ def test_every_file_of_the_package_lies_in_the_wheel(python):
         {p.relative_to(at) for p in at.rglob("*") if p.is_file() and p.suffix != ".pyc"}
         for at in (ROOT / "nemo_algos", there)
     )
-    assert len(ours) > 300 and ours == {p for p in theirs if p.parts[0] != "_repository"}
+    assert len(ours) > 100 and ours == {p for p in theirs if p.parts[0] != "_repository"}
 
 
 def test_configs_and_job_scripts_lie_in_the_wheel(python, tmp_path):
