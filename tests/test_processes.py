@@ -27,7 +27,7 @@ child = pool._idle.get()._popen.pid
 """
 SANDBOX = """
 import os, signal
-from nemo_algos.lab.rewards.sandbox.host import Sandbox
+from nemo_algos.lab.rewards.sandbox.program import Sandbox
 sandbox = Sandbox()
 child = sandbox._process.pid
 """
