@@ -235,16 +235,6 @@ def gym_data(run: Preflight) -> Iterator[Finding]:
             yield error(f"{GENERATION}.{key}", f"{reason}. Set it to null.")
 
 
-def gym_parts(run: Preflight) -> Iterator[Finding]:
-    """A method of several rewards gets those of a server where NeMo-RL hands them on."""
-    a = run.algorithm
-    if a is None or not uses_gym(run["env"]) or not {"reward_parts", "turn_rewards"} & a.needs:
-        return
-    if not run.nemo_rl.facts["NeMo Gym gives rewards in parts"]:
-        reason = f"{a.name} needs several rewards, and this NeMo-RL keeps their sum alone"
-        yield warning("env.should_use_nemo_gym", f"{reason}. Take a newer NeMo-RL.")
-
-
 def penalised_messages(run: Preflight) -> Iterator[Finding]:
     """A penalty of a message needs one who marks messages, and an advantage for each token."""
     for path in PENALTIES:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
+from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.conflicts import success_readers
@@ -194,6 +195,9 @@ def reward_parts(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     if a is None or not {"reward_parts", "turn_rewards"} & a.needs:
         return
+    if uses_gym(run["env"]) and not run.nemo_rl.facts["NeMo Gym gives rewards in parts"]:
+        reason = f"{a.name} needs several rewards, and this NeMo-RL keeps their sum alone"
+        yield warning("env.should_use_nemo_gym", f"{reason}. Take a newer NeMo-RL.")
     for path, data in datasets(run):
         name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
