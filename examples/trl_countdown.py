@@ -1,7 +1,7 @@
 """Any method in TRL's GRPOTrainer, on the countdown model and a CPU: a minute or two.
 
 uv run --extra trl nemo-algos export etr.yaml countdown
-uv run --extra trl examples/trl_countdown.py countdown etr
+uv run --extra trl examples/trl_countdown.py countdown etr --out runs/trl/etr
 """
 
 import json
@@ -30,6 +30,7 @@ def main(
     folder: Annotated[Path, typer.Argument(help="what `nemo-algos export` wrote")],
     method: Annotated[str, typer.Argument(help="a name, or a `method:` block")] = "etr",
     loss_fn: Annotated[str, typer.Option(help="a `loss_fn:` block")] = "{}",
+    out: Annotated[Path, typer.Option(help="the run's folder")] = Path("runs/trl/etr"),
     steps: int = 200,
     learning_rate: float = 3e-4,
 ) -> None:
@@ -44,7 +45,7 @@ def main(
         train_dataset=Dataset.from_list([{"prompt": r["problem"], **r} for r in rows]),
         processing_class=AutoTokenizer.from_pretrained(folder / "model"),
         args=GRPOConfig(
-            output_dir=str(folder / "trl"),
+            output_dir=str(out),
             max_steps=steps,
             per_device_train_batch_size=64,
             steps_per_generation=2,

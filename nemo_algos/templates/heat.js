@@ -4,8 +4,7 @@
   const selects = ["run", "step", "prompt", "response"].map((id) => byId(`heat-${id}`));
   const [inRun, inStep, inPrompt, inResponse] = selects;
   const buttons = [...byId("heat-color").querySelectorAll("button")];
-  const known = runs.some((r) => r.steps.some((s) => s.prompts.some((p) => p.responses.some((a) => a.entropy !== null))));
-  let by = known ? "entropy" : "ratio", step = 0;  // a step stays chosen from run to run
+  let by = "ratio", step = 0;  // a step stays chosen from run to run
 
   const at = (column, i) => (Array.isArray(column) ? column[i] : column);
 

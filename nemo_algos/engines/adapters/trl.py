@@ -6,9 +6,11 @@ the weights of loss terms are scaled to the optimizer batches that come of it.
 """
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, fields, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -126,10 +128,26 @@ class MethodTrainer(GRPOTrainer):
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])
+        if self.accelerator.is_main_process:
+            self._record({"method": method, "loss_fn": loss_fn or {}})
         self._stats = None
         # by mode: evaluations come between a batch's steps
         self._own = {}
         self._coefficients = {}
+
+    def _record(self, blocks: dict[str, Any]) -> None:
+        """nemo_algos.json in the output folder, for `nemo-algos report`: TRL has no such file."""
+        own = {"seed", "data_seed", "output_dir", "logging_dir", "run_name"}  # differ between seeds
+        arguments = {k: v for k, v in self.args.to_sanitized_dict().items() if k not in own}
+        method = blocks["method"]
+        written = blocks | {"method": {"name": method} if isinstance(method, str) else method}
+        config = written | {"grpo": {"seed": self.args.seed}, "trl": arguments}
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(
+            {"config": config}, indent=2, default=lambda x: getattr(x, "name", str(x))
+        )
+        (folder / "nemo_algos.json").write_text(text)
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes

@@ -17,6 +17,7 @@ from nemo_algos.style import canvas, plain_ticks, svg
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
 MARGINS = {"left": 0.155, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
 POINTS = 1000  # of a line, that the page knows
+FEW = 12  # a line of so few values has a marker at each
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Figure:
         if self.ticks:
             axes.set_xticks(range(len(self.ticks)), self.ticks)
             axes.set_xlim(-0.5, len(self.ticks) - 0.5)
+        elif self.x_label == "step":
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
         axes.set(title=self.title, xlabel=self.x_label)
         at_top = {"ha": "right", "color": "#555555", "transform": axes.transAxes}
         axes.text(1, 1.035, self.y_label, **at_top)
@@ -141,7 +144,7 @@ def _line(axes: Any, line: Line) -> None:
         axes.plot(line.x, y, color=line.color, alpha=0.25, linewidth=0.8)
         y = running_mean(y, line.smooth)
     axes.plot(line.x, y, style, color=line.color, label=line.label, gid="mean")
-    if len(y) == 1:
+    if len(y) <= FEW:
         axes.plot(line.x, y, "o", color=line.color, markersize=4)
     if line.low is not None and line.high is not None:
         low, high = (running_mean(np.asarray(b, float), line.smooth) for b in (line.low, line.high))

@@ -28,6 +28,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
     against = {name: summary.differences(runs, name) for name in benchmarks}
     embedded = {"cases": cases(grouped), "heat": heat(grouped)}
+    curves, zero = training.figures(grouped)
     out.mkdir(parents=True, exist_ok=True)
     if (out / "index.html").exists():  # an earlier report, with its figures
         for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
@@ -36,7 +37,8 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         "runs": runs,
         "groups": grouped,
         "training": summary.training(runs),
-        "curves": _draw(training.figures(grouped), out),
+        "curves": _draw(curves, out),
+        "zero": zero,
         "overview": summary.overview(runs, against) if against else None,
         "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
         "colors": {run.label: group.color for group in grouped for run in group.runs},

@@ -1,4 +1,4 @@
-"""What is compared: training runs, evaluations and NeMo-RL logs, read from their folders."""
+"""What is compared: training runs of any trainer, and evaluations, read from their folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,22 +10,19 @@ from nemo_algos.engines.local.logs import StepMetrics
 from nemo_algos.jsonl import JsonObject, read_lines, read_object, refuse_links_out
 from nemo_algos.lab.evals.records import Measured, RunManifest, RunSummary, TraceLine
 from nemo_algos.lab.report import dumps
+from nemo_algos.lab.report.trainers import (
+    STATE,
+    Series,
+    our_name,
+    read_trl,
+    read_verl,
+    trl_state,
+    verl_logs,
+)
 
-Series = tuple[list[float], list[float]]  # steps, values
 EVENTS = "events.out.tfevents*"  # NeMo-RL's TensorBoard files, of one writer each
 TRACE = "trace.jsonl"
-RECORD = "nemo_algos.json"  # the config that `nemo-algos train` leaves beside them
-# `train/X` there is our X, but for these. Its clip shares are of all tokens, the embedded engine's
-# of the tokens with that sign of the advantage (docs/nemo_rl.md).
-NAMES = {
-    "train/reward": "reward/mean",
-    "train/approx_entropy": "entropy/approximate",
-    "train/mean_gen_tokens_per_sample": "length/mean",
-    "train/probs_ratio": "ratio/mean",
-    "train/probs_ratio_max": "ratio/max",
-    "validation/accuracy": "validation/accuracy",
-    "validation/avg_length": "validation/length",
-}
+RECORD = "nemo_algos.json"  # the config that NeMo-RL's launch and TRL's adapter leave beside logs
 
 
 @dataclass(frozen=True)
@@ -55,23 +52,34 @@ def read_runs(folders: Sequence[Path]) -> list[LoadedRun]:
     """The runs with labels that differ. Raises ValueError that says what is wrong with a folder."""
     distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
     runs = [read_run(folder) for folder in distinct]
-    return [replace(r, label=label) for r, label in zip(runs, labels(distinct), strict=True)]
+    named = labels([path.with_suffix("") if path.is_file() else path for path in distinct])
+    return [replace(r, label=label) for r, label in zip(runs, named, strict=True)]
 
 
 def read_run(folder: Path) -> LoadedRun:
-    """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
+    """A training run's folder, an evaluation's, NeMo-RL's logs, TRL's output folder, verl's log."""
+    if folder.is_file():
+        return _read_verl(folder, folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder. Name a run folder.")
     ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
     ours = ours or any(folder.glob("*/metrics.json"))
-    for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, *dumps.KINDS):
+    for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, STATE, *dumps.KINDS):
         refuse_links_out(folder, pattern)
+    if logs := verl_logs(folder):
+        if len(logs) > 1:
+            names = ", ".join(path.name for path in logs)
+            raise ValueError(f"{folder} contains runs ({names}). Name them, such as {logs[0]}.")
+        return _read_verl(folder, logs[0])
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
     if evals := evaluations(folder):
         return _read_evaluations(LoadedRun("", folder), evals)
     below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
     below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
+    if state := trl_state(folder):
+        return _read_trl(folder, state)
+    below |= {p.parents[1] for p in folder.glob(f"*/**/checkpoint-*/{STATE}")}
     if within := sorted(below):
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} contains runs ({names}). Name them, such as {within[0]}.")
@@ -83,7 +91,8 @@ def read_run(folder: Path) -> LoadedRun:
         raise ValueError(f"{folder} has no metrics.json yet. Let `nemo-algos eval` finish.")
     raise ValueError(
         f"{folder} is not a run: it has no metrics.jsonl (training), metrics.json (evaluation), "
-        "TensorBoard events (NeMo-RL) or log-prob dumps (step_*.npz, .pt or .jsonl)"
+        "trainer_state.json (TRL), TensorBoard events (NeMo-RL), a log of verl's file logger, or "
+        "log-prob dumps (step_*.npz, .pt or .jsonl)"
     )
 
 
@@ -96,7 +105,7 @@ def read_events(folder: Path) -> dict[str, Series]:
         events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
         tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
         for tag in tags:
-            steps = values.setdefault(NAMES.get(tag, tag.removeprefix("train/")), {})
+            steps = values.setdefault(our_name(tag), {})
             for event in events.Scalars(tag):
                 if event.wall_time >= steps.get(event.step, (0.0, 0.0))[0]:
                     steps[event.step] = event.wall_time, event.value
@@ -119,6 +128,21 @@ def read_nemo_run(folder: Path) -> LoadedRun:
 
 def _steps(lines: Sequence[dict[str, Any]]) -> set[int]:
     return {line["step"] for line in lines}
+
+
+def _read_trl(folder: Path, state: Path) -> LoadedRun:
+    metrics = read_trl(state)
+    if not metrics:
+        raise ValueError(f"{state} does not contain a logged step yet. Train first.")
+    traces = [line for path in dumps.files(folder) for line in dumps.lines(path)]
+    return LoadedRun("", folder, _if_there(folder / RECORD, RunManifest), metrics, traces)
+
+
+def _read_verl(place: Path, log: Path) -> LoadedRun:
+    metrics = read_verl(log)
+    if not metrics:
+        raise ValueError(f"{log} does not contain a step of verl's file logger.")
+    return LoadedRun("", place, metrics=metrics)
 
 
 def _training(folder: Path) -> LoadedRun:

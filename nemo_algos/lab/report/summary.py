@@ -41,17 +41,23 @@ class Table(NamedTuple):
 
 
 def training(runs: Sequence[LoadedRun]) -> Table | None:
-    """Method, seed, where the metrics end, held-out numbers before and after."""
+    """A column per run: method, seed, where the metrics end, held-out before and after."""
     trained = [run for run in runs if run.metrics]
     if not trained:
         return None
     measured = {c.title: c.metrics[0] for c in CURVES if c.name in MEASURED}
     after = [[k for k in run.summary.get("after", {}) if k.startswith("pass@")] for run in trained]
     held_out = list(dict.fromkeys(k for names in after for k in (*names[:1], *names[-1:])))
-    headings = ["run", "method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
-    rows = [(run.label, _trained_cells(run, [*measured.values()], held_out)) for run in trained]
-    note = "Metrics: mean over the last tenth of the steps. Held out: before → after training."
-    return Table("Training", headings, rows, [note])
+    names = ["method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
+    columns = [_trained_cells(run, [*measured.values()], held_out) for run in trained]
+    rows = [
+        (name, cells)
+        for name, *cells in zip(names, *columns, strict=True)
+        if any(cell.text != MISSING for cell in cells)
+    ]
+    note = "Metrics: mean over the last tenth of the steps."
+    note += " Held out: before → after training." if held_out else ""
+    return Table("Training", ["", *(run.label for run in trained)], rows, [note])
 
 
 def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:

@@ -37,6 +37,7 @@ CURVES = (
     Chart("reward", "Reward", "mean reward", ("reward/mean",)),
     Chart("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
     Chart("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
+    Chart("clip", "Clipped", "share of tokens", ("clip/fraction",)),
     Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
     Chart("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
     Chart("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
@@ -46,13 +47,13 @@ CURVES = (
     Chart("length", "Response length", "tokens", ("length/mean",)),
     Chart("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
 )
-FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts"}
+FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts", "val-core"}
 TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
-OWN_CAPTION = "The metric as logged."
 CAPTIONS = {
     "reward": "Mean over the rollout batch of each training step.",
     "entropy": "At 0 the sampling policy no longer explores. Dashed: NeMo-RL's approximation.",
     "validation": "Mean reward on the validation problems.",
+    "clip": "Share of tokens whose gradient clipping cuts.",
     "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
     "clip_below": "Share of tokens below the clip range. Their gradient is 0.",
     "ratio_p99": "99th percentile of the method's ratio over the updates of a step.",
@@ -64,26 +65,32 @@ CAPTIONS = {
 }
 
 
-def figures(groups: Sequence[Group]) -> list[Figure]:
-    """Those that at least one run has; then the methods' own, the sampler's, verdicts and times."""
+def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
+    """Those that at least one run has; then the methods' own, the sampler's, verdicts and times.
+
+    A metric that is 0 at every step of every run is not drawn: the second list has its title.
+    """
     made = []
+    zero = []
     for curve in (*CURVES, *_own(groups)):
-        name = f"training_{curve.name}"
         lines = [x for g in groups if (x := _line(curve, g))]
-        caption = CAPTIONS.get(curve.name, OWN_CAPTION)
-        if lines:
-            made.append(
-                Figure(
-                    name=name,
-                    title=curve.title,
-                    x_label="step",
-                    y_label=curve.y_label,
-                    lines=lines,
-                    caption=caption,
-                    scale=curve.scale,
-                )
+        if not lines:
+            continue
+        if all(value == 0 for line in lines for value in (*line.y, *(line.high or ()))):
+            zero.append(curve.title)
+            continue
+        made.append(
+            Figure(
+                name=f"training_{curve.name}",
+                title=curve.title,
+                x_label="step",
+                y_label=curve.y_label,
+                lines=lines,
+                caption=CAPTIONS.get(curve.name, ""),
+                scale=curve.scale,
             )
-    return made
+        )
+    return made, zero
 
 
 def _own(groups: Sequence[Group]) -> list[Chart]:

@@ -394,6 +394,8 @@ def test_the_example_trains_a_combination(model, tmp_path, capsys):
     row = json.dumps({"problem": "2 3 > 5 :", "answer": "2 3 > 5"}) + "\n"
     (tmp_path / "train.jsonl").write_text(row * 16)
     path = Path(__file__).parents[3] / "examples/trl_countdown.py"
-    runpy.run_path(str(path))["main"](tmp_path, "{advantages: erpo, bounds: etr}", steps=10)
+    runpy.run_path(str(path))["main"](
+        tmp_path, "{advantages: erpo, bounds: etr}", out=tmp_path / "run", steps=10
+    )
     (logged,) = re.findall(r"'erpo/gate': '?([\d.]+)", capsys.readouterr().out)
     assert 0 < float(logged) < 1
