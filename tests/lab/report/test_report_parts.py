@@ -12,7 +12,7 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat, training
+from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
 from nemo_algos.lab.report.numbers import format_number
@@ -70,6 +70,40 @@ def test_seeds_share_a_group_other_runs_do_not():
 def test_a_curve_of_seeds_is_over_the_steps_of_all():
     steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
     assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
+
+
+def test_a_metric_that_is_always_zero_is_named_and_not_drawn():
+    first = {"etr/a": ([1, 2], [0.0, 0.0]), "mismatch/max": ([1], [0.0])}
+    second = {"etr/a": ([1, 2], [0.0, 0.5]), "mismatch/max": ([1], [0.0])}
+    both = groups([run("a", metrics=first), run("b", method="etr", metrics=second)])
+    drawn, zero = training.figures(both)
+    assert [figure.title for figure in drawn] == ["etr/a"] and zero == ["mismatch/max"]
+    seeds = groups([run("a", metrics=first), run("b", seed=2, metrics=second)])
+    assert [figure.title for figure in training.figures(seeds)[0]] == ["etr/a"]
+    unknown = groups([run("a", metrics={"mismatch/max": ([1], [float("nan")])})])
+    assert training.figures(unknown)[1] == []
+
+
+@pytest.mark.parametrize(("values", "markers"), [(2, 1), (12, 1), (13, 0)])
+def test_few_points_have_markers_and_steps_are_whole(tmp_path, values, markers):
+    line = Line("a", "#000000", list(range(1, values + 1)), [0.5] * values, smooth=1)
+    svg = Figure("f", "T", "step", "y", [line]).save(tmp_path)
+    assert svg.count('id="f.0.') == 3 + markers  # values, their mean, not finite
+    ticks = re.findall(r'<g id="xtick_\d+">.*?>([^<>]+)</text>', svg, re.DOTALL)
+    assert len(ticks) >= 2 and all(float(tick).is_integer() for tick in ticks)
+
+
+def test_a_run_has_a_column_of_what_it_has():
+    one = run("a", metrics={"reward/mean": ([1, 2], [0.25, 0.5])})
+    other = run("b", method="etr", seed=2, metrics={"reward/mean": ([4], [0.75])})
+    table = summary.training([one, other])
+    assert table.headings == ["", "a", "b"]
+    assert [(name, *(cell.text for cell in cells)) for name, cells in table.rows] == [
+        ("method", "grpo", "etr"),
+        ("seed", "1", "2"),
+        ("steps", "2", "4"),
+        ("Reward", "0.500", "0.750"),
+    ]
 
 
 def curve(value, low, high):
