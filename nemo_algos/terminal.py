@@ -1,5 +1,8 @@
 """The way of every text to a terminal, which must obey none of those that come from anyone."""
 
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 import rich.console
@@ -22,3 +25,20 @@ def echo(
 ) -> None:
     """A line, or without `nl` a part of one."""
     typer.secho(printable(str(text)), fg=color, err=err, nl=nl)
+
+
+def sentence(text: object, *, behind: int = 0, color: str | None = None, err: bool = False) -> None:
+    """Lines broken at words, on a terminal alone: a file and another program get whole lines.
+
+    behind: columns that stand before the first line; the others begin below its text.
+    """
+    stream = sys.stderr if err else sys.stdout
+    lines = str(text).split("\n")
+    if stream.isatty():
+        width = max(shutil.get_terminal_size().columns - 1 - behind, 40)
+        broken = [
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for line in lines
+        ]
+        lines = [part for parts in broken for part in parts]
+    echo(("\n" + " " * behind).join(lines), color=color, err=err)

@@ -137,7 +137,7 @@ def loaded(code):
             "import nemo_algos.engines.rewards, nemo_algos.engines.data.tasks\n"
             "import nemo_algos.engines.data.tasks\n"
             "from nemo_algos.cli import COMMANDS, load_command\n"
-            "for name in COMMANDS:\n    if name != 'verify': load_command(name)\n"
+            "for name in COMMANDS: load_command(name)\n"
             "import nemo_algos; dir(nemo_algos); lazy = {'Counts', 'Rollouts', 'prompt_key', "
             "'sequence_mean'}\n"
             "for name in {*nemo_algos.__all__} - lazy: getattr(nemo_algos, name)\n"

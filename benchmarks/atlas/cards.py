@@ -23,7 +23,8 @@ PANELS = (
     ("second", 10, "second right answer", False),
 )
 RATES_SHOWN = (0.01, 0.1, 0.5, 0.9, 0.99)
-SIZE, COLUMNS = (130, 110), 8
+SIZE, COLUMNS = (130, 110), 6
+IN_A_ROW = 3  # panels of a card: a page is 740 pixels wide
 
 
 def logit(p: float) -> float:
@@ -64,10 +65,11 @@ def panel(
 def draw(arm: str, table: Table, folder: Path) -> None:
     """METHOD.svg: over pass rates, and beside samplers that are not the trainer."""
     parts = [svg.text(14, 16, f"{arm}, over pass rates (dashed: {BASELINE})", "t")]
-    for i, kind in enumerate(PANELS):
-        parts += panel(table, arm, kind, 52 + i * 180, 46, kind[2])
-    parts += _samplers(table, arm, 990, 46)
-    replace(folder / f"{method_name(arm)}.svg", svg.document(1260, 180, parts))
+    places = [(58 + i % IN_A_ROW * 220, 46 + i // IN_A_ROW * 170) for i in range(len(PANELS) + 1)]
+    for kind, place in zip(PANELS, places, strict=False):
+        parts += panel(table, arm, kind, *place, kind[2])
+    parts += _samplers(table, arm, *places[-1])
+    replace(folder / f"{method_name(arm)}.svg", svg.document(680, 390, parts))
 
 
 def _samplers(table: Table, arm: str, x: float, y: float) -> list[str]:
@@ -84,8 +86,8 @@ def _samplers(table: Table, arm: str, x: float, y: float) -> list[str]:
     for kind, level in levels.items():
         axes.beside(level, kind)
     for series, correction in enumerate(CORRECTIONS):
-        at = (x + SIZE[0] + 14, y + 20 + 18 * series)
-        axes.parts += [svg.mark(at, series), svg.text(at[0] + 9, at[1] + 3, correction)]
+        at = (x - 24 + series // 2 * 75, y + SIZE[1] + 32 + 18 * (series % 2))
+        axes.parts += [svg.mark(at, series), svg.text(at[0] + 9, at[1] + 4, correction)]
     for (series, level), angle in points.items():
         axes.parts += [] if angle is None else [svg.mark(axes.place(angle, level), series)]
     return [svg.text(x - 30, y - 10, "its angle by sampler, degrees", "t"), *axes.parts]
@@ -96,6 +98,6 @@ def draw_all(arms: Sequence[str], table: Table, folder: Path) -> None:
     for kind in (PANELS[0], PANELS[2]):
         parts = [svg.text(14, 16, f"{kind[2]}, over pass rates (dashed: {BASELINE})", "t")]
         for i, arm in enumerate(arms):
-            parts += panel(table, arm, kind, 52 + i % COLUMNS * 170, 46 + i // COLUMNS * 155, arm)
-        size = (COLUMNS * 170 + 20, -(-len(arms) // COLUMNS) * 155 + 30)
+            parts += panel(table, arm, kind, 58 + i % COLUMNS * 190, 46 + i // COLUMNS * 155, arm)
+        size = (COLUMNS * 190 + 20, -(-len(arms) // COLUMNS) * 155 + 30)
         replace(folder / f"all_{kind[0]}.svg", svg.document(*size, parts))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from nemo_algos.style import COLORS
 
 STYLE = (
-    "text{font:10px 'DejaVu Sans',Verdana,sans-serif;fill:#222}.t{font-weight:bold}"
+    "text{font:11px 'DejaVu Sans',Verdana,sans-serif;fill:#222}.t{font-weight:bold}"
     ".e{text-anchor:end}.m{text-anchor:middle}.b,.a circle{fill:#fff}.x{stroke:#999}"
     f".o{{stroke:{COLORS[-1]};stroke-dasharray:5 3}}.a{{stroke:{COLORS[0]}}}"
     "path,polyline{fill:none;stroke-width:1.8}"

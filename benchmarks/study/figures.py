@@ -75,12 +75,12 @@ def draw_steps(study: dict[str, Any], cells: pd.DataFrame, folder: Path) -> None
 
 
 def _steps(arms: dict[str, list[list[Any]]], title: str, path: Path) -> None:
-    with save(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
-        for axis, metric in zip(axes, STEP_METRICS, strict=True):
+    with save(path, (6.5, 5.2), 2, nrows=2) as (figure, axes):
+        for axis, metric in zip(axes.flat, STEP_METRICS, strict=True):
             for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
                 _band(axis, [[s.get(metric, np.nan) for s in run] for run in runs], color, arm)
             axis.set(title=metric, xlabel="step")
-        axes[0].legend()
+        axes.flat[0].legend()
         seeds = min(map(len, arms.values()))
         figure.suptitle(f"{title}: mean and 95 % CI over {seeds} seeds")
 

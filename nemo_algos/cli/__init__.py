@@ -8,40 +8,107 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from nemo_algos.engines.rewards import Unjudged
-from nemo_algos.terminal import echo
+from nemo_algos.terminal import echo, sentence
 
 STOPPED = "Stopped. Finished work is saved: run the same command again to continue."
 USAGE: Any = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+
+class Command(NamedTuple):
+    """A command in the overview: its panel, its sentence, and the example below its own help."""
+
+    panel: str
+    sentence: str
+    example: str
+
+
+TRAIN = "Train"
+BEFORE = "Before a run"
+AFTER = "After a run"
+LOOK = "Look up"
 COMMANDS = {
-    "train": "Train a policy with one of the methods.",
-    "export": "Write a run's initial model and data, for another engine.",
-    "problems": "Write the problems of a benchmark as training rows.",
-    "eval": "Sample responses to benchmarks, and score them.",
-    "report": "Compare runs in one HTML file that opens offline.",
-    "check": "Find mistakes in a config before the run, without a GPU.",
-    "mismatch": "Find why sampler and trainer log-probs differ.",
-    "plan": "Estimate memory, time and GPU-hours, and find what fits.",
-    "slurm": "Submit a config as a Slurm job; status, tail, stop.",
-    "configs": "List the shipped configs.",
-    "methods": "List the methods, or show what one needs and its defaults.",
-    "verify": "Compare this code with a golden file of float64 numbers.",
+    "train": Command(
+        TRAIN,
+        "Train a policy with one of the methods.",
+        "nemo-algos train etr.yaml method.micro=0.05 grpo.max_num_steps=20",
+    ),
+    "export": Command(
+        TRAIN,
+        "Write a run's initial model and data, or a benchmark's.",
+        "nemo-algos export etr.yaml countdown",
+    ),
+    "check": Command(
+        BEFORE,
+        "Find mistakes in a config before the run, without a GPU.",
+        "nemo-algos check nemo_rl.yaml method.name=quatro",
+    ),
+    "plan": Command(
+        BEFORE,
+        "Estimate memory, time and GPU-hours, and find what fits.",
+        "nemo-algos plan recipes/qwen3-30b-a3b-4n8g-ep8.yaml --nodes 2,4,8",
+    ),
+    "slurm": Command(
+        BEFORE,
+        "Submit a config as a Slurm job; status, tail, stop.",
+        "nemo-algos slurm nemo_rl.yaml --nodes 2 --account A --image nemo-rl.sqsh --submit",
+    ),
+    "eval": Command(
+        AFTER,
+        "Sample responses to benchmarks, and score them.",
+        "nemo-algos eval eval/countdown.yaml model.run=runs/etr/exp_001",
+    ),
+    "report": Command(
+        AFTER,
+        "Compare runs in one HTML file that opens offline.",
+        "nemo-algos report runs/grpo/exp_001 runs/etr/exp_001",
+    ),
+    "mismatch": Command(
+        AFTER,
+        "Find why sampler and trainer log-probs differ.",
+        "nemo-algos mismatch step_000012.npz --model hf/step_11",
+    ),
+    "configs": Command(LOOK, "List the shipped configs.", "nemo-algos configs"),
+    "methods": Command(
+        LOOK,
+        "List the methods, show one, or verify their numbers.",
+        "nemo-algos methods etr",
+    ),
 }
 
 
-class Commands(TyperGroup):
+class _Flags:
+    """A flag takes no value, so none is named beside it: typer would show its type."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The parameters, with that of --help."""
+        params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Plain(_Flags, TyperCommand):
+    """A command as its help shows it."""
+
+
+class Commands(_Flags, TyperGroup):
     """The overview loads none of the commands' modules, and each command ends in one voice."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=command.sentence, rich_help_panel=command.panel)
+            for name, command in COMMANDS.items()
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself, its module loaded."""
@@ -106,18 +173,22 @@ def _wrong_words(error: Any) -> str:
 
 
 def _exit(status: int, reason: object) -> typer.Exit:
-    echo(reason, color="red", err=True)
+    sentence(reason, color="red", err=True)
     return typer.Exit(status)
 
 
 def load_command(name: str) -> Any:
     """A command with its options: the function, or group, of its name in the module of its name."""
     command = getattr(import_module(f"{__name__}.{name}"), name)
-    if isinstance(command, typer.Typer):
-        return get_command(command)
-    alone = typer.Typer(add_completion=False)
-    alone.command()(command)
-    return get_command(alone)
+    example = f"Example: {COMMANDS[name].example}"
+    if not isinstance(command, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(cls=Plain, epilog=example)(command)
+        return get_command(alone)
+    group: Any = get_command(command)
+    usual = group.commands[group.default]
+    usual.epilog = f"{example}\n\n{usual.epilog}"
+    return group
 
 
 HELP = {"help_option_names": ["-h", "--help"]}  # of each command, too
@@ -134,7 +205,10 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     """The policy-gradient methods after GRPO, for NVIDIA NeMo-RL and for a laptop."""
 

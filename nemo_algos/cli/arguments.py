@@ -2,16 +2,30 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from omegaconf import DictConfig
+from typer.core import TyperGroup
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.terminal import echo
+from nemo_algos.terminal import sentence
 
-SHAPE = "CONFIG [key.path=value]..."
+
+class Words(TyperGroup):
+    """A group in which a word that is none of its commands is the first argument of `default`."""
+
+    default: str
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, those of the default command behind its name."""
+        known = bool(args) and args[0] in self.commands
+        return super().parse_args(ctx, args if known else [self.default, *args])
+
+
+SHAPE = "CONFIG KEY=VALUE"
+SEVERITY = 8  # columns of the word before a finding
 COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
 # a key that tells whose config it is -> the config's kind and its command
 KINDS = {
@@ -29,7 +43,9 @@ def complete_config(incomplete: str) -> list[str]:
 Config = Annotated[
     str,
     typer.Argument(
-        help="a YAML file, or the name of a shipped one", autocompletion=complete_config
+        metavar="CONFIG",
+        help="a YAML file, or the name of a shipped one",
+        autocompletion=complete_config,
     ),
 ]
 
@@ -43,7 +59,14 @@ def once(overrides: list[str] | None) -> list[str] | None:
     return overrides
 
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value", callback=once)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="keys of the config that are set, such as method.name=etr",
+        callback=once,
+    ),
+]
 NemoRL = Annotated[
     str,
     typer.Option(
@@ -67,5 +90,5 @@ def load_config(name: str, overrides: list[str] | None, command: str) -> DictCon
 def show(findings: Iterable[Finding], err: bool = False) -> None:
     """Print a line each, once, the errors first."""
     for f in sorted(dict.fromkeys(findings), key=lambda f: list(COLORS).index(f.severity)):
-        typer.secho(f"{f.severity:8}", fg=COLORS[f.severity], err=err, nl=False)
-        echo(f, err=err)
+        typer.secho(f"{f.severity:{SEVERITY}}", fg=COLORS[f.severity], err=err, nl=False)
+        sentence(f, behind=SEVERITY, err=err)

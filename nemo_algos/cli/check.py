@@ -40,12 +40,18 @@ def check(
     config: Config,
     overrides: Overrides = None,
     nemo_rl: NemoRL = "",
-    time: Annotated[str, typer.Option(help="time limit of the job, as for sbatch")] = "",
+    time: Annotated[
+        str, typer.Option(metavar="H:M:S", help="time limit of the job, as for sbatch")
+    ] = "",
     data: Annotated[
         bool, typer.Option("--data", help="also try tokenizer, data and rewards of a NeMo-RL run")
     ] = False,
-    rows: Annotated[str, typer.Option(help="JSON lines that stand in for a missing data set")] = "",
-    model: Annotated[str, typer.Option(help="folder with config.json and tokenizer")] = "",
+    rows: Annotated[
+        str, typer.Option(metavar="FILE", help="JSON lines that stand in for a missing data set")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(metavar="FOLDER", help="with config.json and tokenizer")
+    ] = "",
     explain: Annotated[
         str,
         typer.Option(

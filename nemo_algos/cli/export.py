@@ -1,4 +1,4 @@
-"""The command `nemo-algos export`."""
+"""The command `nemo-algos export`: a run's start; `export problems`: a benchmark's rows."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from nemo_algos import config as configs
-from nemo_algos.cli.arguments import Config, Overrides, load_config
+from nemo_algos.cli import Plain
+from nemo_algos.cli.arguments import Config, Overrides, Words, load_config
 from nemo_algos.engines.data.puzzles import Made
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import SHAPES
@@ -17,9 +18,25 @@ from nemo_algos.preflight.check.local.judge import parse
 from nemo_algos.terminal import Console, echo
 
 
-def export(
+class Export(Words):
+    """A run's start is the default."""
+
+    default = "start"
+
+
+export = typer.Typer(
+    cls=Export, add_completion=False, help="Write what another engine, or a run, can train on."
+)
+
+
+@export.command(
+    cls=Plain, epilog="A benchmark's problems as training rows: nemo-algos export problems -h"
+)
+def start(
     config: Config,
-    folder: Annotated[Path, typer.Argument(help="output folder for model/ and the .jsonl files")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="output folder for model/ and the .jsonl files")
+    ],
     overrides: Overrides = None,
 ) -> None:
     """Write a countdown model and the problems that a run starts from, for another engine.
@@ -53,3 +70,38 @@ def _write(path: Path, task: Puzzles, puzzles: Iterable[Made]) -> None:
     rows = ({"problem": task.prompt(p), "answer": str(p)} for p in puzzles)
     replace(path, "".join(json.dumps(row) + "\n" for row in rows))
     echo(path)
+
+
+@export.command(
+    cls=Plain, epilog="Example: nemo-algos export problems humaneval hub data/humaneval.jsonl"
+)
+def problems(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="name of the benchmark, such as apps")
+    ],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="its file or folder, or `hub` to download")
+    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="output file, .jsonl")],
+    databases: Annotated[str, typer.Option(metavar="FOLDER", help="of the SQLite databases")] = "",
+) -> None:
+    """Write a benchmark's problems as rows to train on, in either engine.
+
+    Of each its prompt under `problem`, and under `answer` what its verifier is given.
+    """
+    from nemo_algos.lab.evals.benchmarks import load  # other commands' help needs none of it
+
+    loaded = load(name, data, databases=databases)
+    if any(p.images for p in loaded.problems):
+        reason = "which training rows cannot contain"
+        raise ValueError(f"{name} has images, {reason}. Train on the benchmark's file directly.")
+    rows = (
+        {"id": p.id, **p.info, "problem": p.prompt, "answer": p.answer} for p in loaded.problems
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace(file, "".join(json.dumps(row) + "\n" for row in rows))
+    echo(f"{file}: {len(loaded.problems)} problems from {loaded.source}")
+    for what, number in sorted(loaded.counts.items()):
+        echo(f"{number} {what}")
+    asked = loaded.benchmark
+    echo(f"verifier {asked.verifier}, deadline {asked.deadline:g}")

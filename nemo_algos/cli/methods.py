@@ -1,11 +1,14 @@
 """The command `nemo-algos methods`."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from omegaconf import OmegaConf
+from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 
 from nemo_algos.algorithms.build import build, find
 from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm
@@ -16,10 +19,28 @@ from nemo_algos.terminal import Console, echo
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="show this one with its defaults")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="show this one with its defaults")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    golden: Annotated[
+        Path | None,
+        typer.Option(
+            "--verify",
+            metavar="FILE",
+            help="compare the methods with this golden file; exit 1 where they differ",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(metavar="ERROR", help="of --verify; default: the tolerance in the file"),
+    ] = None,
 ) -> None:
-    """List the methods, their papers and the terms; or what one does, needs, has as defaults."""
+    """List the methods and terms with their papers, show one, or verify their numbers."""
+    if tolerance is not None and golden is None:
+        raise ValueError("--tolerance is of --verify, which is not given. Add --verify FILE.")
+    if golden is not None:
+        return _verify(golden, tolerance)
     terms = [facts_of_term(term) for term in TERMS.values()]
     asked = [*map(facts, METHODS.values()), *terms] if name is None else [_find(name)]
     if as_json:
@@ -33,6 +54,30 @@ def methods(
         console.print(f"[bold]{family}[/bold]")
         for member, paper in members:
             console.print(f"  {member:<23}{paper}", markup=False)
+
+
+def _verify(file: Path, tolerance: float | None) -> None:
+    """Compare with a golden file of float64 numbers. Raises typer.Exit, 1 where one differs."""
+    from nemo_algos.algorithms.golden.verify import errors_of, read  # torch
+
+    cases = read(file)
+    errors = [error for case in cases["cases"] for error in errors_of(case)]
+    limit = float(cases.get("tolerance", 1e-6)) if tolerance is None else tolerance
+    table = Table("method", "quantity", "cases", "largest error", "in case", "")
+    for kind in dict.fromkeys((e.method, e.quantity) for e in errors):
+        alike = [e for e in errors if (e.method, e.quantity) == kind]
+        worst = max(alike, key=lambda e: e.error)
+        verdict = "[green]ok" if worst.error <= limit else "[red]ABOVE"
+        row = (*kind, str(len(alike)), f"{worst.error:.1e}", worst.case)
+        table.add_row(*map(escape, row), verdict)
+    console = Console(highlight=False)
+    console.print(table)
+    failed = [e for e in errors if not e.error <= limit]
+    for e in failed:
+        wrong = f"{e.case} {e.quantity}: error {e.error:.3e} > {limit:g}"
+        console.print(wrong, style="red", markup=False)
+    console.print(f"{len(cases['cases'])} cases, {len(failed)} quantities above {limit:g}")
+    raise typer.Exit(1 if failed else 0)
 
 
 def _find(name: str) -> dict[str, Any]:

@@ -24,20 +24,31 @@ if TYPE_CHECKING:
 
 def mismatch(
     files: Annotated[
-        list[Path], typer.Argument(help=".npz, .jsonl or .pt; NeMo-RL's train_data_step*.jsonl")
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help=".npz, .jsonl or .pt; NeMo-RL's train_data_step*.jsonl"
+        ),
     ],
     model: Annotated[
-        Path | None, typer.Option(help="folder of the trainer's weights: try each cause on them")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="the trainer's weights: try each cause on them"),
     ] = None,
     previous: Annotated[
-        list[Path] | None, typer.Option(help="folder of an earlier checkpoint; may be repeated")
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="an earlier checkpoint; may be repeated"),
     ] = None,
-    adapter: Annotated[Path | None, typer.Option(help="folder of the LoRA adapter (PEFT)")] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="the LoRA adapter (PEFT)")
+    ] = None,
     sampler: Annotated[
         str, typer.Option(metavar="URL", help="probe this OpenAI-compatible server (with /v1)")
     ] = "",
-    responses: Annotated[int, typer.Option(min=8, help="responses to recompute with --model")] = 64,
-    html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
+    responses: Annotated[
+        int, typer.Option(metavar="N", min=8, help="responses to recompute with --model")
+    ] = 64,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write a page with the pictures")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Find out why sampler and trainer give the same tokens different log-probs.

@@ -25,19 +25,33 @@ from nemo_algos.terminal import Console, echo
 def plan(
     config: Config,
     overrides: Overrides = None,
-    gpu: Annotated[str, typer.Option(help="default: H100, or GB200 for *n4g* configs")] = "",
-    model: Annotated[str, typer.Option(help="folder of an unknown model's config.json")] = "",
+    gpu: Annotated[
+        str, typer.Option(metavar="NAME", help="default: H100, or GB200 for *n4g* configs")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(metavar="FOLDER", help="of an unknown model's config.json")
+    ] = "",
     mean_tokens: Annotated[
-        float | None, typer.Option(help="mean sequence length; default: 0.7 of the longest")
+        float | None,
+        typer.Option(metavar="N", help="mean sequence length; default: 0.7 of the longest"),
     ] = None,
-    nodes: Annotated[str, typer.Option(help="compare Megatron layouts on e.g. 4,8 nodes")] = "",
-    top: Annotated[int, typer.Option(help="layouts to show per node count")] = 10,
-    price: Annotated[float | None, typer.Option(help="price of a GPU-hour")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="steps of the run; default: 100")] = None,
+    nodes: Annotated[
+        str, typer.Option(metavar="N,N", help="numbers of nodes to compare Megatron layouts on")
+    ] = "",
+    top: Annotated[int, typer.Option(metavar="N", help="layouts to show per node count")] = 10,
+    price: Annotated[float | None, typer.Option(metavar="PRICE", help="of a GPU-hour")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="steps of the run; default: 100")
+    ] = None,
     own: Annotated[
-        Path | None, typer.Option("--measured", help="driver's log or Slurm run with first steps")
+        Path | None,
+        typer.Option(
+            "--measured", metavar="LOG", help="driver's log or Slurm run with first steps"
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="write an HTML page with memory charts")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write an HTML page with memory charts")
+    ] = None,
     nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
 ) -> None:
@@ -90,7 +104,7 @@ def plan(
     else:
         console = Console(highlight=False)
         for part in shown:
-            console.print(part, soft_wrap=isinstance(part, str))
+            console.print(part, soft_wrap=isinstance(part, str) and not console.is_terminal)
     if any(reason for _, reason in found.values()):
         raise typer.Exit(1)
 

@@ -11,9 +11,14 @@ from nemo_algos.terminal import echo
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="folders: training runs, evaluations, NeMo-RL logs")
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="folders of training runs (TRL's too) and evaluations; verl's logs"
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="output folder")] = Path("runs/report"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="of the page and its figures")] = Path(
+        "runs/report"
+    ),
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
     require("lab")

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from nemo_algos.cli.arguments import Config, Overrides, load_config, show
+from nemo_algos.cli import Plain
+from nemo_algos.cli.arguments import Config, Overrides, Words, load_config, show
 from nemo_algos.config import find
 from nemo_algos.preflight.slurm import prepare, runs
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
@@ -19,62 +19,88 @@ from nemo_algos.preflight.slurm.placement import Sizes
 from nemo_algos.terminal import echo
 
 
-class Words(TyperGroup):
-    """A group in which a word that is no command is a config."""
+class Slurm(Words):
+    """Submitting is the default."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, those of `job` behind its name."""
-        known = bool(args) and args[0] in self.commands
-        return super().parse_args(ctx, args if known else ["job", *args])
+    default = "job"
 
 
 slurm = typer.Typer(
-    cls=Words,
+    cls=Slurm,
     add_completion=False,
     help="Submit a config as a Slurm job; status, tail and stop a run.",
 )
-slurm.command()(runs.status)
-slurm.command()(runs.tail)
-slurm.command()(runs.stop)
+slurm.command(cls=Plain, epilog="Example: nemo-algos slurm status")(runs.status)
+slurm.command(cls=Plain, epilog="Example: nemo-algos slurm tail nemo_rl")(runs.tail)
+slurm.command(cls=Plain, epilog="Example: nemo-algos slurm stop nemo_rl --save")(runs.stop)
 
 
-@slurm.command(epilog="For a submitted run: nemo-algos slurm status | tail | stop RUN")
+@slurm.command(cls=Plain, epilog="For a submitted run: nemo-algos slurm status | tail | stop RUN")
 def job(
     config: Config,
     overrides: Overrides = None,
-    account: Annotated[str, typer.Option(envvar="SBATCH_ACCOUNT")] = "",
+    account: Annotated[
+        str, typer.Option(metavar="NAME", envvar="SBATCH_ACCOUNT", help="the account to charge")
+    ] = "",
     image: Annotated[
-        str, typer.Option(envvar="CONTAINER", help="container image, or .sqsh file")
+        str,
+        typer.Option(metavar="IMAGE", envvar="CONTAINER", help="container image, or .sqsh file"),
     ] = "",
     checkout: Annotated[
-        Path, typer.Option(envvar="NEMO_RL", help="NeMo-RL checkout with the image's ray.sub")
+        Path,
+        typer.Option(
+            metavar="FOLDER", envvar="NEMO_RL", help="NeMo-RL checkout with the image's ray.sub"
+        ),
     ] = Path("nemo-rl"),
-    partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
-    nodes: Annotated[int | None, typer.Option(help="sets `cluster.num_nodes`")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="sets `cluster.gpus_per_node`")] = None,
-    time: Annotated[str, typer.Option(help="time limit of one job, as for sbatch")] = "4:00:00",
-    margin: Annotated[int, typer.Option(help="minutes before the limit to save and stop")] = 15,
+    partition: Annotated[
+        str, typer.Option(metavar="NAME", envvar="SBATCH_PARTITION", help="where the job runs")
+    ] = "",
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="sets `cluster.num_nodes`")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="sets `cluster.gpus_per_node`")
+    ] = None,
+    time: Annotated[
+        str, typer.Option(metavar="H:M:S", help="time limit of one job, as for sbatch")
+    ] = "4:00:00",
+    margin: Annotated[
+        int, typer.Option(metavar="MINUTES", help="before the limit to save and stop")
+    ] = 15,
     max_requeues: Annotated[
-        int, typer.Option(min=0, max=9999, help="requeue a job at most so often")
+        int, typer.Option(metavar="N", min=0, max=9999, help="requeue a job at most so often")
     ] = 20,
     retries: Annotated[
-        int, typer.Option(min=0, max=9999, help="retries after errors without a saved step")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=9999, help="retries after errors without a saved step"
+        ),
     ] = 0,
     stalled: Annotated[
         int | None,
-        typer.Option(min=0, help="restart after so many minutes without a step; 0: never"),
+        typer.Option(
+            metavar="MINUTES", min=0, help="restart after so many without a step; 0: never"
+        ),
     ] = None,
-    mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
+    mounts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:CONTAINER", help="folders in the container; repeatable"),
+    ] = None,
     sbatch: Annotated[
-        list[str] | None, typer.Option(help="an sbatch option, e.g. --qos=high")
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="of sbatch, such as --sbatch=--qos=high; repeatable"),
     ] = None,
     program: Annotated[
-        Path | None, typer.Option(help="run this instead of run_grpo_math.py")
+        Path | None, typer.Option(metavar="FILE", help="run this instead of run_grpo_math.py")
     ] = None,
-    out: Annotated[str, typer.Option(help="parent folder of the runs")] = str(runs.OUT),
-    name: Annotated[str, typer.Option(help="name of the folder and the job")] = "",
-    sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: one run for each value")] = None,
-    chain: Annotated[int, typer.Option(min=1, help="number of jobs to run in sequence")] = 1,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="parent folder of the runs")] = str(
+        runs.OUT
+    ),
+    name: Annotated[str, typer.Option(metavar="NAME", help="of the folder and the job")] = "",
+    sweep: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="one run for each value; repeatable")
+    ] = None,
+    chain: Annotated[
+        int, typer.Option(metavar="N", min=1, help="number of jobs to run in sequence")
+    ] = 1,
     check_data: Annotated[
         bool, typer.Option("--check-data", help="try tokenizer, data and rewards of each run first")
     ] = False,

@@ -31,10 +31,14 @@ def train(
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="same as CONFIG; all arguments are then key.path=value")
+        str | None,
+        typer.Option(
+            metavar="CONFIG", help="same as CONFIG; all arguments are then key.path=value"
+        ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="resume the run in this folder, or start it there")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="resume the run in this folder, or start it there"),
     ] = None,
 ) -> None:
     """Train a policy with one of the methods."""

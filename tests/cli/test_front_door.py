@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import BrokenExecutor
@@ -42,9 +43,21 @@ def test_every_command_is_a_module_of_its_name_and_in_the_overview():
     assert modules == {*COMMANDS, "__init__", "arguments", "explain"}
     said = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
     width = max(map(len, COMMANDS))
-    for name, sentence in COMMANDS.items():
-        assert f"│ {name:{width}}  {sentence}" in said, name
+    for name, command in COMMANDS.items():
+        assert f"│ {name:{width}}  {command.sentence}" in said, name
         assert load_command(name).help.strip()
+
+
+HELPS = [*COMMANDS, "export problems", "slurm status", "slurm tail", "slurm stop"]
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_a_help_ends_with_an_example_and_names_each_value(command):
+    help_ = CliRunner().invoke(app, [*command.split(), "-h"], terminal_width=100).stdout
+    (example,) = re.findall(r"Example: (nemo-algos .*)", help_)
+    assert example.startswith(f"nemo-algos {command}")
+    options = [line for line in help_.splitlines() if line.startswith("│ --")]
+    assert options and not [line for line in options if re.search(r"<\w", line)]
 
 
 def test_the_overview_loads_no_command_and_no_config():
@@ -70,7 +83,7 @@ def test_an_unknown_command_names_the_near_one():
         (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes whole"),
         (("plan", "nemo_rl.yaml", "--gpu"), "--gpu"),
         (("train", "etr.yaml", "--threads", "2"), "--threads"),
-        (("check",), "Missing config"),
+        (("check",), "Missing CONFIG"),
     ],
 )
 def test_a_wrong_option_is_one_line(words, said):
@@ -298,7 +311,7 @@ FORMAT = "version tolerance cases"
 )
 def test_what_is_no_golden_file(name, data, said, tmp_path):
     (tmp_path / name).write_bytes(data)
-    status, (line,) = ended("verify", str(tmp_path / name))
+    status, (line,) = ended("methods", "--verify", str(tmp_path / name))
     assert (
         status == 2
         and str(tmp_path / name) in line
@@ -313,5 +326,5 @@ def test_a_case_that_is_none(change, tmp_path):
     golden = json.loads(gzip.decompress((ROOT / "tests/golden/public.json.gz").read_bytes()))
     golden["cases"] = [golden["cases"][0] | change]
     (tmp_path / "x.json").write_text(json.dumps(golden))
-    status, (line,) = ended("verify", str(tmp_path / "x.json"))
+    status, (line,) = ended("methods", "--verify", str(tmp_path / "x.json"))
     assert status == 2 and line.startswith("case {")

@@ -31,7 +31,7 @@ def golden(folder, change):
     case = {"name": EVIL, "method": "grpo", "params": {}, "inputs": inputs, "expected": {}}
     text = json.dumps({"cases": [{**case, **change}]})
     (folder / "golden.json").write_text(text)
-    return ["verify", str(folder / "golden.json")]
+    return ["methods", "--verify", str(folder / "golden.json")]
 
 
 def array(folder):

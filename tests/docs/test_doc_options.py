@@ -85,7 +85,8 @@ def split(script, words):
     command = load_command(name)
     of_group = getattr(command, "commands", {})  # `slurm CONFIG` is its `job`
     if of_group:
-        word, rest = (rest[0], rest[1:]) if rest and rest[0] in of_group else ("job", rest)
+        first = rest[:1] if rest and rest[0] in of_group else []
+        word, rest = (first or [command.default])[0], rest[len(first) :]
         command = of_group[word]
     return name, command, rest
 

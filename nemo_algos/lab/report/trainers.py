@@ -55,8 +55,11 @@ class Line(Step):
 
 def our_name(metric: str) -> str:
     """The name of the same metric in the embedded engine, or the metric's own."""
-    plain = metric.removeprefix("train/").removeprefix("actor/")
-    return NAMES.get(metric) or NAMES.get(plain, plain)
+    return NAMES.get(metric) or NAMES.get(_plain(metric), _plain(metric))
+
+
+def _plain(metric: str) -> str:
+    return metric.removeprefix("train/").removeprefix("actor/")
 
 
 def trl_state(folder: Path) -> Path | None:
@@ -100,7 +103,9 @@ def _series(rows: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Series]:
     """By metric. Of a step that is logged twice (a resumed run) the last value counts."""
     values: dict[str, dict[int, float]] = {}
     for step, row in rows:
-        for name, value in _numbers(row):
+        # of verl's `entropy` and our adapter's `entropy/exact` beside it the adapter's counts
+        ours_last = sorted(_numbers(row), key=lambda pair: our_name(pair[0]) == _plain(pair[0]))
+        for name, value in ours_last:
             values.setdefault(our_name(name), {})[step] = value
     return {
         name: ([float(step) for step in sorted(found)], [found[step] for step in sorted(found)])

@@ -75,6 +75,20 @@ def within(value: float, kind: str, digits: int = 0) -> str:
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
+def _range(value: float, kind: str, digits: int = 0) -> str:
+    """The range alone, for the cell below the value."""
+    return within(value, kind, digits).partition("(")[2].rstrip(")")
+
+
+def _table(first: str, *headings: str) -> Table:
+    """Names in the first column, numbers in the others, with a line of room below."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def totals(
     p: Plan, steps: int, price: float | None = None, each: float | None = None
 ) -> dict[str, float]:
@@ -111,7 +125,7 @@ def tables(
 
 def comparison(p: Plan, found: dict[str, float], sums: dict[str, float]) -> list[RenderableType]:
     """Planned seconds beside a run's own, and what the rest of it takes by these."""
-    table = Table("seconds of a step", "planned", "measured", box=None)
+    table = _table("seconds of a step", "planned", "measured")
     for name, seconds in planned_parts(p).items():
         table.add_row(name, f"{seconds:.0f}", f"{found[name]:.0f}")
     return [table, f"by the measured steps, {_target(p, sums)}"]
@@ -122,7 +136,20 @@ def _target(p: Plan, sums: dict[str, float]) -> str:
     lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
     cost = f", which cost {sums['price']:,.0f}" if "price" in sums else ""
     total = f"{sums['tokens'] / 1e9:.2f}B tokens, {lasting}, {sums['gpu_hours']:,.0f} GPU-hours"
-    return f"{sums['steps']} of {p.steps} steps: {total}{cost}"
+    return f"{sums['steps']:,} of {p.steps:,} steps: {total}{cost}{_whole(p, sums)}"
+
+
+def _whole(p: Plan, sums: dict[str, float]) -> str:
+    """What the run takes to its own end, where the sums stop before."""
+    if sums["steps"] >= p.steps:
+        return ""
+    share = p.steps / sums["steps"]
+    cost = f", which cost {share * sums['price']:,.0f}" if "price" in sums else ""
+    return (
+        f". To its end it takes {share * sums['seconds'] / 86400:,.1f} days and "
+        f"{share * sums['gpu_hours']:,.0f} GPU-hours{cost}: `grpo.max_num_steps` sets "
+        "the end, unless `grpo.max_num_epochs` comes first."
+    )
 
 
 def _bytes(p: Plan) -> Table:
@@ -130,27 +157,30 @@ def _bytes(p: Plan) -> Table:
         "training": p.training,
         "log-probs": p.log_probs,
         "generation": p.generation,
-        "on a node's host": p.host,
+        "node's host": p.host,
     }
-    table = Table("GB on a GPU", *parts, box=None)
+    table = _table("GB on a GPU", *parts)
     for name in dict.fromkeys(name for part in parts.values() for name in part):
         cells = [f"{part[name] / GB:.1f}" if name in part else "" for part in parts.values()]
         table.add_row(name, *cells)
     training, *others = (sum(part.values()) / GB for part in parts.values())
-    sums = [within(training, "peak", 1), *(f"{x:.1f}" for x in others)]
-    table.add_row("sum", *sums, style="bold")
+    table.add_row("sum", f"{training:.1f}", *(f"{x:.1f}" for x in others), style="bold")
+    table.add_row("90 % range", _range(training, "peak", 1))
     memory = f"{p.run.gpu.memory / GB:.0f}"
     table.add_row("of", memory, memory, memory, "")
+    table.add_row()
     return table
 
 
 def _seconds(p: Plan) -> Table:
-    table = Table("seconds of a step", "", box=None)
+    table = _table("seconds of a step", "")
     for name, seconds in p.phases.items():
         if seconds:
             table.add_row(name, f"{seconds:.0f}")
     together = "step (generation beside the rest)" if p.overlaps else "step"
-    table.add_row(together, within(p.step_seconds, "time"), style="bold")
+    table.add_row(together, f"{p.step_seconds:.0f}", style="bold")
+    table.add_row("90 % range", _range(p.step_seconds, "time"))
+    table.add_row()
     return table
 
 
@@ -205,7 +235,7 @@ def ranking(
         yield f"{on}: no layout. {reason[0].upper()}{reason[1:]}"
         return
     paid = ("price a step",) if price else ()
-    table = Table(on, "GB", "step s", "GPU-hours a step", *paid, box=None)
+    table = _table(on, "GB", "step s", "GPU-hours a step", *paid)
     for p in found:
         hours = p.step_seconds * p.run.layout.gpus / 3600
         table.add_row(

@@ -32,11 +32,9 @@ OUT = Path("runs/slurm")
 LOOK = 15  # seconds between two questions to Slurm
 LAST = 4000  # bytes of a log that `tail` begins with
 Run = Annotated[str, typer.Argument(metavar="RUN", help="folder, or name below --out")]
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="folders, or names below --out")]
-Listed = Annotated[
-    list[str] | None, typer.Argument(metavar="[RUN]...", help="default: all below --out")
-]
-Out = Annotated[Path, typer.Option(help="parent folder of the runs")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="folders, or names below --out")]
+Listed = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="default: all below --out")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="parent folder of the runs")]
 
 
 class QueuedJob(NamedTuple):

@@ -54,6 +54,14 @@ def test_the_last_checkpoint_counts_by_its_number(tmp_path):
     assert read_run(tmp_path).metrics["kl/ref"][0] == [1, 2]
 
 
+def test_what_our_adapter_adds_counts_before_verls_own():
+    run = read_run(HERE / "verl")
+    assert run.label == "" and run.metrics["reward/mean"][1][0] == 0.4375
+    assert run.metrics["entropy/exact"][1][0] == pytest.approx(4.1488978)
+    assert run.metrics["kl/ref"][1][0] == pytest.approx(0.003067965)
+    assert run.metrics["length/mean"][1][0] == 5.75 and run.metrics["grad_norm"][0] == [1, 2]
+
+
 def verl(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -64,7 +72,12 @@ STEPS = (
     {"step": 0, "data": {"val-core/gsm8k/reward/mean@1": 0.25}},
     {
         "step": 1,
-        "data": {"critic/score/mean": 0.5, "actor/entropy": 1.5, "actor/clip/fraction": 0.1},
+        "data": {
+            "critic/score/mean": 0.5,
+            "actor/entropy/exact": 1.25,
+            "actor/entropy": 1.5,
+            "actor/clip/fraction": 0.1,
+        },
     },
     {"step": 2, "data": {"critic/score/mean": 0.75, "actor/pg_clipfrac": 0.2, "note": "a text"}},
 )
@@ -74,7 +87,7 @@ def test_a_file_of_verls_logger_is_a_run(tmp_path):
     a = verl(tmp_path / "project" / "etr_1.jsonl", *STEPS)
     alone = read_run(a.parent)
     assert alone.metrics["reward/mean"] == ([1, 2], [0.5, 0.75])
-    assert alone.metrics["entropy/exact"] == ([1], [1.5])
+    assert alone.metrics["entropy/exact"] == ([1], [1.25])
     assert alone.metrics["clip/fraction"] == ([1, 2], [0.1, 0.2])
     assert "note" not in alone.metrics
     b = verl(tmp_path / "project" / "grpo_1.jsonl", *STEPS)

@@ -36,7 +36,7 @@ ANSWERS = {
     "dapo_math_verify": (None, {"DAPOMath17K", "DAPOMathAIME2024"}),
     "hf_math_verify": ("examples/prompts/cot.txt", {"ResponseDataset", "AIME2024"}),
     "geo3k": ("examples/prompts/cot.txt", PICTURES),  # reads \\boxed{} too
-    "code": (None, {"ResponseDataset"}),  # rows of `nemo-algos problems`
+    "code": (None, {"ResponseDataset"}),  # rows of `nemo-algos export problems`
     "sql": (None, {"ResponseDataset"}),
 }
 LR, BATCH = "policy.optimizer.kwargs.lr", "policy.train_global_batch_size"
