@@ -23,7 +23,7 @@ ROOM = 10  # pixels around
 
 
 def shoot(page: Page, name: str, places: tuple[str, str]) -> None:
-    """docs/images/report_NAME.png, of 64 colours."""
+    """docs/images/report_NAME.png, of 256 colours."""
     page.evaluate("scrollTo(0, 0)")
     first, last = (page.locator(place).first.bounding_box() for place in places)
     assert first and last
@@ -31,7 +31,7 @@ def shoot(page: Page, name: str, places: tuple[str, str]) -> None:
     top, bottom = first["y"], last["y"] + last["height"] + ROOM
     clip = {"x": 0, "y": top, "width": width, "height": bottom - top}
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip)))
-    shot.convert("RGB").quantize(64).save(IMAGES / f"report_{name}.png", optimize=True)
+    shot.convert("RGB").quantize(256, kmeans=1).save(IMAGES / f"report_{name}.png", optimize=True)
 
 
 def main(report: Path) -> None:

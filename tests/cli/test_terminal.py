@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 import nemo_algos
 from nemo_algos.cli import app
+from nemo_algos.cli.arguments import show
+from nemo_algos.config import Finding
 from nemo_algos.terminal import Console
 
 PACKAGE = Path(nemo_algos.__file__).parent
@@ -103,3 +105,18 @@ def test_everything_printed_goes_one_way():
     assert {path for path, calls in found.items() if calls} - {"cli/arguments.py"} <= OWN
     assert found["cli/arguments.py"] == {"typer.secho"}  # of a severity, without a line's end
     assert found["terminal.py"] == {"typer.secho"}
+
+
+@pytest.mark.parametrize(
+    ("terminal", "said"),
+    [
+        (True, "warning a.key: it is " + "x" * 30 + " and\n        more, which ends here\n"),
+        (False, "warning a.key: it is " + "x" * 30 + " and more, which ends here\n"),
+    ],
+)
+def test_a_finding_is_broken_at_words_on_a_terminal_alone(terminal, said, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    finding = Finding("a.key", "it is " + "x" * 30 + " and more, which ends here", "warning")
+    show([finding])
+    assert COLOR.sub("", capsys.readouterr().out) == said

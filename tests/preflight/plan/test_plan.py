@@ -287,6 +287,8 @@ def test_a_page_with_prices(tmp_path):
     text = CliRunner().invoke(app, ["plan", str(file), *asked]).stdout
     hours = 50 * planned(EXAMPLE).step_seconds * 32 / 3600
     assert f"{hours:,.0f} GPU-hours, which cost {2 * hours:,.0f}" in text
+    whole = planned(EXAMPLE).steps / 50 * hours
+    assert f"{whole:,.0f} GPU-hours, which cost {2 * whole:,.0f}: `grpo.max_num_steps`" in text
     assert "price" in text and "90 % of unseen tests" in text
     html = page.read_text()
     assert html.count("<svg") == 1 and "as configured" in html and "sleeping engine" in html
