@@ -1,4 +1,4 @@
-"""The methods in TRL's GRPOTrainer (1.16): TRL generates, rewards and steps; the loss is ours.
+"""The methods in TRL's GRPOTrainer (from 1.16): TRL generates, rewards and steps; the loss is ours.
 
 The driver half is computed once per generation batch, on every process from the rows of all, for a
 process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it;
@@ -9,6 +9,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, fields, replace
+from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,15 @@ REPLACED = {  # by how their names begin
     "vllm_importance_sampling_mode": "set `loss_fn.truncated_importance_sampling_type`",
 }
 
+TESTED_TRL = "Install the version that is tested: pip install 'trl>=1.16,<1.17'."
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
 MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
+HOOKS = (
+    "_calculate_rewards", "_compute_loss", "_generate_and_score_completions",
+    "_get_per_token_logps_and_entropies", "_prepare_inputs",
+)  # fmt: skip
+if missing := ", ".join(name for name in HOOKS if not hasattr(GRPOTrainer, name)):
+    raise ImportError(f"TRL {version('trl')}: GRPOTrainer has no {missing}. {TESTED_TRL}")
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
@@ -131,6 +139,7 @@ class MethodTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             self._record({"method": method, "loss_fn": loss_fn or {}})
         self._stats = None
+        self._is_ours = False  # whether TRL has asked for our loss in this step
         # by mode: evaluations come between a batch's steps
         self._own = {}
         self._coefficients = {}
@@ -148,6 +157,15 @@ class MethodTrainer(GRPOTrainer):
             {"config": config}, indent=2, default=lambda x: getattr(x, "name", str(x))
         )
         (folder / "nemo_algos.json").write_text(text)
+
+    def training_step(self, *args: Any, **named: Any) -> Tensor:
+        """TRL's. Raises ConfigError where it trains with another loss than ours."""
+        self._is_ours = False
+        loss = super().training_step(*args, **named)
+        if not self._is_ours:
+            reason = f"TRL {version('trl')} computes its loss without asking for the method's"
+            raise ConfigError([Finding("", f"{reason}. {TESTED_TRL}")])
+        return loss
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes
@@ -236,7 +254,12 @@ class MethodTrainer(GRPOTrainer):
         return torch.stack(sums) if sums else torch.zeros(0, device=tokens.device)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        rollouts, signals = (x[inputs["rows"]] for x in self._own[self.model.training])
+        known = self._own.get(self.model.training)
+        if known is None or "rows" not in inputs:
+            reason = f"TRL {version('trl')} trains on batches that the method has not seen"
+            raise ConfigError([Finding("", f"{reason}. {TESTED_TRL}")])
+        self._is_ours = True
+        rollouts, signals = (x[inputs["rows"]] for x in known)
         terms = zip(self.algorithm.terms, self._recounted, strict=True)
         own = {each.key: signals.extras[each.key] * factor for each, factor in terms}
         signals = replace(signals, extras={**signals.extras, **own})

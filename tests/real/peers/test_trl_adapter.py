@@ -399,3 +399,27 @@ def test_the_example_trains_a_combination(model, tmp_path, capsys):
     )
     (logged,) = re.findall(r"'erpo/gate': '?([\d.]+)", capsys.readouterr().out)
     assert 0 < float(logged) < 1
+
+
+@pytest.mark.parametrize(
+    ("hook", "replacement", "said"),
+    [
+        ("compute_loss", lambda self, model, inputs, **_: next(model.parameters()).sum(), "asking"),
+        ("_prepare_inputs", lambda self, batch: batch, "batches"),
+    ],
+)
+def test_a_trl_that_trains_without_our_loss_is_refused(
+    hook, replacement, said, model, tmp_path, monkeypatch
+):
+    made = trainer(model, settings(tmp_path, max_steps=1), "grpo")
+    monkeypatch.setattr(type(made), hook, replacement)
+    with pytest.raises(ConfigError, match=said):
+        made.train()
+
+
+def test_the_method_is_recorded_for_the_report(model, tmp_path):
+    block = {"name": "etr", "micro": 0.05}
+    made = trainer(model, settings(tmp_path), block)
+    config = json.loads((Path(made.args.output_dir) / "nemo_algos.json").read_text())["config"]
+    assert config["method"] == block and config["grpo"] == {"seed": 42}
+    assert config["trl"]["learning_rate"] == 1e-3 and "output_dir" not in config["trl"]
