@@ -122,9 +122,26 @@ def wrong(name, config, overrides):
     return [str(f) for f in found if f.severity == "error"]
 
 
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Makes the current folder one with a page's files, blocks that begin with `# NAME.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(page):
+        for block in blocks(page.read_text()):
+            if match := re.match(r"# ([\w/]+\.(?:py|yaml))\n", block.body):
+                path = tmp_path / match[1]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.body)
+
+    return make
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
-def test_options_and_configs_exist(page):
+def test_options_and_configs_exist(page, files):
     """The keys only of what does not run; a loop's variable is not followed."""
+    files(page)
     for block in (b for b in blocks(page.read_text()) if b.language == "bash"):
         for found in filter(None, map(ours, commands(block.body))):
             name, command, words = split(*found)
