@@ -114,8 +114,13 @@ def document(method: Method) -> str:
     """The docstring of the one function of the record that has the method's name and a reason."""
     slots = (method.advantages, method.bounds, method.log_ratio, method.reweight)
     named = [f for f in slots if f and f.__name__.startswith(f"{method.name}_")]
-    (text,) = (doc for doc in map(inspect.getdoc, named) if doc and "\n\nWhy: " in doc)
-    return text
+    found = [doc for doc in map(inspect.getdoc, named) if doc and "\n\nWhy: " in doc]
+    if len(found) != 1:
+        raise ValueError(
+            f"{method.name}: {len(found)} of the functions {method.name}_... have a docstring with "
+            "a paragraph that begins with Why. One must."
+        )
+    return found[0]
 
 
 def why(method: Method) -> str:
