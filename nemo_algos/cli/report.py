@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos.config import require
-from nemo_algos.terminal import echo
+from nemo_algos.terminal import Console, echo
 
 
 def report(
@@ -22,8 +22,11 @@ def report(
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
     require("lab")
-    from nemo_algos.lab.report.page import write  # scipy
+    console = Console(stderr=True, highlight=False)
+    with console.status("loading what draws", spinner="line") as status:
+        from nemo_algos.lab.report.page import write  # scipy
 
-    path = write(runs, out)
+        status.update(f"reading {len(runs)} runs and drawing their figures")
+        path = write(runs, out)
     echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
     echo(f"figures  {out / 'figures'}")
