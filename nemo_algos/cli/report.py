@@ -26,7 +26,7 @@ def report(
     with console.status("loading what draws", spinner="line") as status:
         from nemo_algos.lab.report.page import write  # scipy
 
-        status.update(f"reading {len(runs)} runs and drawing their figures")
+        status.update("reading the runs and drawing their figures")
         path = write(runs, out)
     echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
     echo(f"figures  {out / 'figures'}")
