@@ -50,6 +50,25 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
         yield error(path, f"{what}. {reason}. Lower it, or add rows.")
 
 
+def epochs(run: Preflight) -> Iterator[Finding]:
+    """The rows of the last epoch end a synchronous run before its number of steps."""
+    if run.controlled or run["grpo.async_grpo.enabled"] or run["data.use_multiple_dataloader"]:
+        return  # these go by their steps alone
+    left = [_left(data) for path, data in datasets(run) if path == "data.train"]
+    rows = [number for number in left if number is not None]
+    prompts = int((run["grpo.num_prompts_per_step"] or 0) * run.oversampling)
+    number = run["grpo.max_num_epochs"] or 1
+    if not rows or len(rows) < len(left) or not 0 < prompts <= sum(rows):
+        return
+    steps = sum(rows) // prompts * number
+    if steps < run["grpo.max_num_steps"]:
+        asked = at(run.written, "grpo.max_num_steps") is not None
+        what = f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch"
+        end = f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}"
+        say = warning if asked else note
+        yield say("grpo.max_num_epochs", f"{what}, {end}. Raise it, or add rows.")
+
+
 def solutions(run: Preflight) -> Iterator[Finding]:
     """The answers are answers: verifiers of mathematics compare with all that a row has there."""
     for path, data in datasets(run):
