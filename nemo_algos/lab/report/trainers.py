@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,15 @@ def _series(rows: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Series]:
 
 
 def _numbers(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The row's numbers; a callback may also log texts."""
+    """The row's numbers; a callback may also log texts. An integer of any size is a number."""
     for name, value in row.items():
         if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, float(value)
+            yield name, _float(value)
+
+
+def _float(value: float) -> float:
+    """Infinite for an integer of hundreds of digits, for which Python raises an error."""
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf

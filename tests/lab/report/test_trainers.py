@@ -97,6 +97,14 @@ def test_a_file_of_verls_logger_is_a_run(tmp_path):
     assert str(error.value) == Says(f"contains runs etr_1.jsonl grpo_1.jsonl {a}")
 
 
+def test_any_number_of_a_stranger_is_one(tmp_path):
+    huge = '{"step": 1, "data": {"lr": %s, "kl_loss": NaN, "grad_norm": -Infinity}}\n' % ("9" * 400)
+    (tmp_path / "a.jsonl").write_text(huge)
+    metrics = read_run(tmp_path).metrics
+    assert metrics["lr"][1] == [float("inf")] and metrics["grad_norm"][1] == [float("-inf")]
+    assert str(metrics["kl/ref"][1]) == "[nan]"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
