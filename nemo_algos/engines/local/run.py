@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from pydantic import Field
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, did_you_mean, first_line
@@ -356,7 +356,7 @@ def _say(console: Console, title: str, evaluations: Mapping[str, dict[str, float
     names = dict.fromkeys(name for values in there.values() for name in values)
     if all(math.isclose(v["accuracy"], v.get("pass@1", math.nan)) for v in there.values()):
         names.pop("accuracy", None)
-    table = Table("held out", *names, title=title)
+    table = Table("held out", *(Column(name, justify="right") for name in names), title=title)
     for label, values in there.items():
         table.add_row(label, *(f"{values[n]:.3f}" if n in values else "-" for n in names))
     console.print(table if there else title)

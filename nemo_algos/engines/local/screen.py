@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import MofNCompleteColumn, Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from nemo_algos.engines.local.evaluation import Shown
 from nemo_algos.engines.local.experience import Experience
@@ -108,7 +108,8 @@ class Screen:
 
     def _show(self) -> Group:
         names = {k: v for k, v in SHOWN.items() if any(v in row for row in self.rows)}
-        table = Table("step", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        columns = [Column(name, justify="right") for name in ("step", *names)]
+        table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for row in self.rows:
             cells = (_short(row[name]) if name in row else "" for name in names.values())
             table.add_row(str(int(row["step"])), *cells)

@@ -283,7 +283,9 @@ def table(results: list[Measured]) -> Table:
     cells = {name: column for name, column in cells.items() if any(column)}
     first, *rest = cells
     title = f"{n} samples per problem; mean (95 % CI)"
-    shown = Table(Column(first, no_wrap=True), *rest, title=title)
+    shown = Table(
+        Column(first, no_wrap=True), *(Column(r, justify="right") for r in rest), title=title
+    )
     for row in zip(*cells.values(), strict=True):
         shown.add_row(*row)
     return shown
