@@ -63,7 +63,7 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
 def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:
     method = run.config.get("method") or {}
     written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
-    parameters = ", ".join(f"{k}={v}" for k, v in method.items() if k != "name")
+    parameters = "\n".join(f"{k}={v}" for k, v in method.items() if k != "name")
     steps = max(s for series in run.metrics.values() for s in series[0])
     before, after = (run.summary.get(k, {}) for k in ("before", "after"))
     return [
