@@ -9,7 +9,7 @@ import numpy as np
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.groups import Group
-from nemo_algos.lab.report.runs import Series
+from nemo_algos.lab.report.runs import LoadedRun, Series
 
 WINDOWS = 25  # smoothed over a 25th of the steps
 
@@ -96,9 +96,18 @@ def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
 def _own(groups: Sequence[Group]) -> list[Chart]:
     """A chart of each metric that is a method's own, or of a family that all runs may have."""
     drawn = {metric for chart in CURVES for metric in chart.metrics}
-    there = {name for group in groups for run in group.runs for name in run.metrics} - drawn
-    named = sorted(name for name in there if name.partition("/")[0] in FAMILIES or name in TIMES)
+    runs = [run for group in groups for run in group.runs]
+    there = {name for run in runs for name in run.metrics} - drawn
+    families = FAMILIES.union(*(_methods(run) for run in runs))
+    named = sorted(name for name in there if name.partition("/")[0] in families or name in TIMES)
     return [Chart(re.sub(r"\W", "_", name), name, "", (name,)) for name in named]
+
+
+def _methods(run: LoadedRun) -> set[str]:
+    """The names in its method block, one of the user's own too."""
+    block = run.config.get("method") or {}
+    parts = [part.get("name") if isinstance(part, dict) else part for part in block.values()]
+    return {part for part in parts if isinstance(part, str)}
 
 
 def _line(curve: Chart, group: Group) -> Line | None:

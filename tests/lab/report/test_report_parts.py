@@ -84,6 +84,12 @@ def test_a_metric_that_is_always_zero_is_named_and_not_drawn():
     assert training.figures(unknown)[1] == []
 
 
+def test_a_metric_of_a_method_of_ones_own_is_drawn():
+    metrics = {"rare/a": ([1], [0.5]), "other/a": ([1], [0.5])}
+    drawn, _ = training.figures(groups([run("a", method="rare", metrics=metrics)]))
+    assert [figure.title for figure in drawn] == ["rare/a"]
+
+
 @pytest.mark.parametrize(("values", "markers"), [(2, 1), (12, 1), (13, 0)])
 def test_few_points_have_markers_and_steps_are_whole(tmp_path, values, markers):
     line = Line("a", "#000000", list(range(1, values + 1)), [0.5] * values, smooth=1)
