@@ -22,7 +22,7 @@ from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 NAMED = bool(get_gdpo_reward_component_keys({"reward/a": 0}))  # not in v0.7.0
 # with nothing but a batch; the others: test_extensions.py
-OTHERS = {"memory", "reward_parts"} if NAMED else {"memory", "reward_parts", "turn_rewards"}
+OTHERS = {"memory", "reward_parts", "turn_rewards"}
 METHODS = {k: m for k, m in methods.METHODS.items() if not m.needs & OTHERS}
 
 
@@ -31,18 +31,17 @@ def shifted(x: Tensor) -> Tensor:
     return F.pad(x, (1, 0))
 
 
-def components(rollouts: Rollouts) -> dict[str, Tensor]:
+def components(rollouts: Rollouts, by_turn: bool = False) -> dict[str, Tensor]:
     """The parts of the reward under the keys that both versions know: `reward1`, `reward/reward1`.
 
-    In the order of their names. Where parts have names, what each turn has earned is there, too.
+    In the order of their names; by_turn: instead, what each turn has earned.
     """
+    if by_turn and rollouts.turn_rewards is not None:
+        columns = enumerate(rollouts.turn_rewards.unbind(1), start=1)
+        return {f"reward/turn_{k}": earned for k, earned in columns}
     parts = enumerate(rollouts.reward_parts or {}, start=1)
     key = "reward/reward{}" if NAMED else "reward{}"
-    found = {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
-    if NAMED and rollouts.turn_rewards is not None:
-        columns = enumerate(rollouts.turn_rewards.unbind(1), start=1)
-        found |= {f"reward/turn_{k}": earned for k, earned in columns}
-    return found
+    return {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
 
 
 def batch(
@@ -69,7 +68,7 @@ def batch(
             prompt_ids=rollouts.group[:, None].expand(-1, 3),
             rewards=rollouts.rewards,
             mask=mask.float(),
-            repeated_batch=components(rollouts),
+            repeated_batch=components(rollouts, "turn_rewards" in algorithm.needs),
             logprobs_policy=old,
             logprobs_reference=ref,
             generation_logprobs=gen,

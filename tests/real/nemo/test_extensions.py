@@ -49,6 +49,8 @@ DRIVERS = [
     {"name": "spo", "forgetting": "constant"},
     {"name": "gspo", "advantages": {"name": "spo", "forgetting": "constant"}, "bounds": "etr"},
 ]
+BY_TURN = ["turn_rloo", "turn_etr", "turn_quatro"]
+DRIVERS += [{"name": name} for name in BY_TURN if nemo_batch.NAMED]
 
 
 @pytest.mark.parametrize("block", EXTENDED, ids=str)
