@@ -240,7 +240,9 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _grouped(step: str) -> str:
-    """What several trainers are refused for is said once."""
+    """What several trainers are refused for is said once, and of it the first problem."""
+    if step.startswith("failed: "):
+        return f"not tried: {step.strip().splitlines()[-1]}"
     answers: dict[str, list[str]] = {}
     for part in step.split("; "):
         name, _, answer = part.partition(": ")
@@ -248,7 +250,9 @@ def _grouped(step: str) -> str:
             answers[part] = []
             continue
         lacks = re.sub(r"this NeMo-RL is not one that .*?\)\): ", "", answer)
-        answers.setdefault(lacks.replace(f" of {name}", ""), []).append(name)
+        first = lacks.replace(f" of {name}", "").partition(" (/")[0]
+        first = " a step with".join(first.split(" a step with")[:2])
+        answers.setdefault(first, []).append(name)
     return "; ".join(", ".join(names) + ": " * bool(names) + a for a, names in answers.items())
 
 
