@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -66,12 +69,46 @@ def _status(field: str) -> int:
     return 1024 * int(next(x for x in lines if x.startswith(field)).split()[1])
 
 
-def save(file: Path | None, figures: dict[str, float]) -> None:
-    """Figures as JSON, with what they were taken on: a row each of benchmarks/gpu_figures.py."""
+VERSIONED = ("torch", "triton", "vllm", "megatron-core", "megatron-bridge", "transformer-engine")
+VERSIONED += ("ray", "transformers", "trl")
+HERE = Path(__file__).parent
+
+
+def taken() -> dict[str, object]:
+    """What figures are taken on: date, device, versions, and the commits of the two checkouts."""
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    versions = {name: version(name) for name in VERSIONED if _installed(name)}
+    nemo_rl = os.environ.get("NEMO_RL_HOME", "")
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": card,
+        "versions": versions,
+        "commit": os.environ.get("NEMO_ALGOS_COMMIT") or _head(HERE),
+        "nemo_rl": os.environ.get("NEMO_RL_COMMIT") or (_head(Path(nemo_rl)) if nemo_rl else ""),
+    }
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _head(folder: Path) -> str:
+    """The commit of a checkout; nothing where it is none."""
+    words = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def save(file: Path | None, figures: Mapping[str, object]) -> None:
+    """Figures as JSON with what they are taken on: the rows of `benchmarks/gpu/pieces.py table`."""
     if file:
-        card = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-        taken = {"date": time.strftime("%Y-%m-%d"), "device": card, "torch": torch.__version__}
-        file.write_text(json.dumps(taken | {"figures": figures}, indent=1) + "\n")
+        file.write_text(json.dumps(taken() | {"figures": dict(figures)}, indent=1) + "\n")
 
 
 def machine() -> str:
