@@ -15,6 +15,8 @@ gradient checkpointing, logging, evaluation or saving, the engine's own verifier
 Tokens are those of all responses, <eos> included; seconds are all of a step's. The engine computes
 responses of a group that begin alike once and skips groups of zero advantage, with the same numbers
 as result: part of what is measured.
+
+With `--device cuda` the model has 51 million parameters and is taught, not trained, beforehand.
 """
 
 # pyright: reportMissingImports=false
@@ -32,6 +34,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import timing
 import torch
 import typer
 from datasets import Dataset
@@ -65,6 +68,16 @@ PINNED = [  # whatever the shipped config says
     "policy.scheduler=[]",
     "loss_fn.reference_policy_kl_penalty=0",
 ]
+ON_A_GPU = [
+    "policy.device=cuda",
+    "policy.shape={width: 512, layers: 16, heads: 8, hidden: 1408}",
+    "policy.taught={steps: 200, device: cuda}",
+    "policy.generation_batch_size=512",
+    "policy.optimizer.kwargs.lr=1.0e-5",  # at 2e-4 such a model forgets what it was taught
+    "grpo.val_samples_per_prompt=0",
+]
+RATE = {"cpu": 2e-4, "cuda": 1e-5}
+BEFORE = {"cpu": 60, "cuda": 0}  # GRPO steps of the engine
 PROMPTS, GROUP, MINIBATCH = 32, 16, 128
 UPDATES = PROMPTS * GROUP // MINIBATCH  # per rollout batch
 console = Console(highlight=False)
@@ -81,12 +94,14 @@ class Run:
 
     def start(self) -> None:
         """A block begins."""
+        _wait()
         self.tokens.append(0.0)
         self.seconds.append(-time.perf_counter())
         self.cpu.append(-time.process_time())
 
     def stop(self) -> None:
         """The block ends."""
+        _wait()
         self.seconds[-1] += time.perf_counter()
         self.cpu[-1] += time.process_time()
 
@@ -101,9 +116,16 @@ class Run:
         return [t / s for t, s in zip(self.tokens, self.seconds, strict=True)]
 
 
-def engine(seed: int) -> Trainer:
+def _wait() -> None:
+    """Until the GPU has done what it was asked."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def engine(seed: int, device: str) -> Trainer:
     """The embedded engine, after its warm start."""
-    checked, algorithm = parse(config.load(CONFIG, [*PINNED, f"grpo.seed={seed}"]))
+    there = ON_A_GPU if device == "cuda" else []
+    checked, algorithm = parse(config.load(CONFIG, [*PINNED, *there, f"grpo.seed={seed}"]))
     return build_trainer(checked, algorithm, console)
 
 
@@ -127,7 +149,7 @@ class Turns(TrainerCallback):
 
 
 def trl_trainer(
-    folder: str, problems: list[countdown.Puzzle], run: Run, turns: Turns, seed: int
+    folder: str, problems: list[countdown.Puzzle], run: Run, turns: Turns, seed: int, device: str
 ) -> GRPOTrainer:
     """GRPOTrainer on the model in `folder`, 32 problems a batch in the order given."""
 
@@ -169,7 +191,7 @@ def trl_trainer(
             loss_type="dapo",  # the token mean
             epsilon=0.2,
             beta=0.0,
-            learning_rate=2e-4,
+            learning_rate=RATE[device],
             lr_scheduler_type="constant",
             optim="adamw_torch_fused",
             adam_beta1=0.9,
@@ -177,7 +199,7 @@ def trl_trainer(
             weight_decay=0.01,
             max_grad_norm=1.0,
             seed=seed,
-            use_cpu=True,
+            use_cpu=device == "cpu",
             bf16=False,
             model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"},
             gradient_checkpointing=False,
@@ -201,9 +223,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>")
 
 
-def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run]:
+def compare(
+    model: Trainer, steps: int, block: int, seed: int, device: str = "cpu"
+) -> tuple[Run, Run]:
     """The engine's run and TRL's: `steps` batches from `model`'s weights, `block` at a time."""
-    ours, trl, trainer = Run(), Run(), engine(seed)
+    ours = Run()
+    trl = Run()
+    trainer = engine(seed, device)
     trainer.policy.model.load_state_dict(model.policy.model.state_dict())
     problems = [p for step in range(steps) for p in trainer.task.examples(step, PROMPTS)]
 
@@ -216,7 +242,8 @@ def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run
 
     with tempfile.TemporaryDirectory() as folder:
         model.policy.save(folder)
-        trl_trainer(folder, problems, trl, Turns(trl, block * UPDATES, turn), seed).train()
+        turns = Turns(trl, block * UPDATES, turn)
+        trl_trainer(folder, problems, trl, turns, seed=seed, device=device).train()
     return ours, trl
 
 
@@ -245,6 +272,21 @@ def report(threads: int, load: float, ours: Run, trl: Run) -> None:
     )
 
 
+def figures(ours: Run, trl: Run) -> dict[str, float]:
+    """Tokens per second of whole steps, the blocks' ratios, and the difference of rewards."""
+    ratios = [a / b for a, b in zip(ours.speeds, trl.speeds, strict=True)]
+    apart = [a - b for a, b in zip(ours.rewards, trl.rewards, strict=True)]
+    return {
+        "engine, tokens/s": sum(ours.tokens) / sum(ours.seconds),
+        "TRL, tokens/s": sum(trl.tokens) / sum(trl.seconds),
+        "engine / TRL, median of blocks": statistics.median(ratios),
+        "engine / TRL, least": min(ratios),
+        "engine / TRL, most": max(ratios),
+        "rewards apart": statistics.fmean(apart),
+        "its standard error": _standard_error(apart),
+    }
+
+
 def _ratio(a: list[float], b: list[float]) -> float:
     return sum(a) / sum(b)
 
@@ -258,20 +300,24 @@ def main(
     steps: Annotated[int, typer.Option(help="rollout batches of each")] = 60,
     block: Annotated[int, typer.Option(help="rollout batches a turn")] = 10,
     seed: int = 1,
+    device: str = "cpu",
+    json: Path | None = None,
 ) -> None:
-    """Compare the two at each number of threads."""
+    """Compare the two at each number of threads; a file gets the figures of the last."""
     hide_datasets_bar()
     hide_transformers_bar()
     names = ("torch", "transformers", "trl", "nemo-algos")
     console.print(platform.python_version(), *(f"{n} {version(n)}" for n in names), _cpu())
-    model = engine(seed=0)
+    model = engine(0, device)
     torch.set_num_threads(1)
-    for _ in range(60):
+    for _ in range(BEFORE[device]):
         model.step()
     for number in threads or [1, 2]:
         torch.set_num_threads(number)
         load = os.getloadavg()[0]
-        report(number, load, *compare(model, steps, block, seed))
+        ours, trl = compare(model, steps, block, seed, device)
+        report(number, load, ours, trl)
+        timing.save(json, figures(ours, trl))
 
 
 def _cpu() -> str:

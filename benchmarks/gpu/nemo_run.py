@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from piece import ROOT, Piece
+from piece import Piece
 from rehearsal import machine
 from rehearsal.reaper import reap
 from rehearsal.training import Attempt, curves
@@ -20,20 +20,27 @@ from rehearsal.training import Attempt, curves
 from nemo_algos.preflight.check.data import ray_head
 
 HERE = Path(__file__).parent
+KEEPING, STOCK, PLAIN = "keeping.py", "stock.py", "rehearsal.prestart"  # programs
 START = "recipes/cpu/countdown.yaml"
 WIDE = ("policy.shape={width: 256, layers: 4, heads: 4, hidden: 768}",)
 WIDE += ("policy.taught={steps: 400, device: cuda}",)
 LONGEST = 40  # characters of a folder below which Ray's sockets have names that fit
-PHASES = {  # what ends, and the words of NeMo-RL's log that follow it
-    "config, Ray, data": "Setting up compute cluster",
+PHASES = {  # what ends, and the words of the log that follow it, in their order
+    "imports, config, Ray": "Connected to Ray cluster",
+    "data, environment": "Setting up compute cluster",
     "cluster": "Setting up model and training",
-    "vLLM and Megatron": "SETUP COMPLETE",
-    "first batch": "Computing logprobs",
-    "first step": "Total step time",
+    "vLLM's imports": "Initializing a V1 LLM engine",
+    "vLLM's model": "Initializing lm_policy workers",
+    "the trainer's imports and model": "Using vLLM backend for generation",
+    "the rest of the setup": "SETUP COMPLETE",
+    "the first refit and rollouts": "Processing rewards",
+    "the first log-probs": "Training policy",
+    "the first update": "Total step time",
 }
 ALLOCATED = re.compile(r"GPU Memory [\w ]+: ([\d.]+)GB allocated, ([\d.]+)GB reserved")
 CURVES = ("train/loss", "train/grad_norm", "train/reward", "train/lr", "train/mismatch/")
 CURVES += ("train/token_mult_prob_error", "train/gen_kl_error", "timing/train/", "timing/setup/")
+CURVES += ("validation/accuracy",)
 NOT_ON_A_GPU = ("TORCHDYNAMO_DISABLE", "NEMO_CPU_SOCKET", "VLLM_CPU_KVCACHE_SPACE")
 NOT_ON_A_GPU += ("VLLM_CPU_OMP_THREADS_BIND",)
 ON_A_GPU = {
@@ -45,10 +52,14 @@ ON_A_GPU = {
 
 
 class Run:
-    """A run in OUT/NAME; its config is one of ./configs, or `cpu` in miniature."""
+    """A run in OUT/NAME; its config is one of ./configs, or `cpu` in miniature; starts from OUT/start.
+    """
 
-    def __init__(self, piece: Piece, name: str, config: str, *overrides: str) -> None:
+    def __init__(
+        self, piece: Piece, name: str, config: str, *overrides: str, start: str = "start"
+    ) -> None:
         self.piece = piece
+        self.start = start
         self.name = name
         self.folder = piece.out / name
         if len(str(self.folder)) > LONGEST:
@@ -56,11 +67,14 @@ class Run:
                 f"{self.folder} is too long a name for Ray's sockets: give --out of at most "
                 f"{LONGEST - len(name) - 1} characters"
             )
-        config = "cpu" if piece.on_cpu else config
-        self.words = ["train", "--config", str(HERE / "configs" / f"{config}.yaml")]
+        file = HERE / "configs" / f"{config}.yaml"
+        if piece.on_cpu:
+            own = file.with_stem(f"{config}_cpu")
+            file = own if own.exists() else file.with_stem("cpu")
+        self.words = ["train", "--config", str(file)]
         self.words += ["logger.log_dir=logs", "logger.tensorboard_enabled=true", *overrides]
         self.seen: dict[str, float] = {}
-        self.used: list[float] = []
+        self.used: dict[str, list[float]] = {}
         self._begin = time.monotonic()
         self._read = 0
 
@@ -74,15 +88,18 @@ class Run:
         """There when it has ended well."""
         return self.folder / "done"
 
-    def run(self, program: str = "keeping", kill_at: str = "", **more: str) -> None:
+    def run(self, program: str = KEEPING, kill_at: str = "", **more: str) -> None:
         """The run to its end; with `kill_at`, ended by SIGKILL when that path is there, and resumed.
 
-        Raises ValueError where it fails. What it left of figures is the piece's in any case.
+        program: a file beside this one, or a module. Raises ValueError where it fails. What it left
+        of figures is the piece's in any case.
         """
+        attempts = ["until the kill: ", "resumed: "] if kill_at else [""]
         self.folder.mkdir(parents=True, exist_ok=True)
         start = self.folder / "start"
         if not start.exists():
-            start.symlink_to(started(self.piece))
+            own = started(self.piece) if self.start == "start" else self.piece.out / self.start
+            start.symlink_to(own)
         env = self._variables() | more
         try:
             # imports of the driver, and Ray's start, side by side
@@ -92,33 +109,36 @@ class Run:
                 if kill_at:
                     self._watch(attempt, (self.folder / kill_at).exists)
                     attempt.process.kill()
-                    self.keep("first attempt: ")
+                    self.keep(attempts.pop(0))
                     attempt = self._attempt(env, program)
                     attempt.tell(self.words, address)
                 self._watch(attempt)
                 status = attempt.process.wait()
         finally:
-            self.keep("resumed: " if kill_at else "")
+            self.keep(attempts[0])
             reap(self.folder)
         if status:
             raise ValueError(f"{self.name} ended with status {status}: {attempt.last_lines()[-1500:]}")
         self.done.touch()
 
-    def keep(self, prefix: str) -> None:
+    def keep(self, prefix: str = "") -> None:
         """Its figures as they are now."""
-        found = curves(self.folder)
-        for name, curve in sorted(found.items()):
-            if name.startswith(CURVES):
-                self.figure(prefix + name, [curve[step] for step in sorted(curve)])
+        for name, curve in self.curves().items():
+            self.figure(prefix + name, [curve[step] for step in sorted(curve)])
         before = 0.0
         for name, at in self.seen.items():
             self.figure(f"{prefix}seconds of {name}", round(at - before, 1))
             before = at
-        if self.used:
-            self.figure(f"{prefix}memory in use, MiB, every 2 s", self.used)
+        for name, used in self.used.items():
+            self.figure(f"{prefix}MiB in use, least and most, in {name}", [min(used), max(used)])
         if found := ALLOCATED.findall(self.log.read_text(errors="replace")):
             peaks = [max(map(float, column)) for column in zip(*found, strict=True)]
             self.figure(f"{prefix}torch's memory, GB allocated and reserved", peaks)
+
+    def curves(self) -> dict[str, dict[int, float]]:
+        """Metrics by step, those of CURVES."""
+        found = sorted(curves(self.folder).items())
+        return {name: curve for name, curve in found if name.startswith(CURVES)}
 
     def figure(self, name: str, value: object) -> None:
         """One of the piece's."""
@@ -126,9 +146,11 @@ class Run:
 
     def _attempt(self, env: Mapping[str, str], program: str) -> Attempt:
         self.seen.clear()
+        self.used.clear()
         self._begin = time.monotonic()
         self._read = self.log.stat().st_size if self.log.exists() else 0
-        return Attempt(self.log, env, [str(HERE / f"{program}.py")], self.folder)
+        words = [str(HERE / program)] if program.endswith(".py") else ["-m", program]
+        return Attempt(self.log, env, words, self.folder)
 
     def _watch(self, attempt: Attempt, there: Callable[[], bool] = lambda: False) -> None:
         """Waits for its end, or for what is to be there."""
@@ -139,7 +161,8 @@ class Run:
                 if name not in self.seen and words in said:
                     self.seen[name] = time.monotonic() - self._begin
             if looks % 10 == 0 and not self.piece.on_cpu:
-                self.used.append(in_use())
+                phase = next((name for name in PHASES if name not in self.seen), "later steps")
+                self.used.setdefault(phase, []).append(in_use())
             looks += 1
             time.sleep(0.2)
 
@@ -169,6 +192,3 @@ def in_use() -> float:
     """MiB of the card, by all processes."""
     asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return float(subprocess.run(asked, capture_output=True, text=True).stdout.split()[0])
-
-
-__all__ = ["ROOT", "Run", "in_use", "started"]

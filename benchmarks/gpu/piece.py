@@ -1,6 +1,7 @@
 """A piece: figures that are taken within a time, and written whatever ends it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+MOST = 10  # numbers of a list in a table
 sys.path += [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests/real/stack")]
 
 import timing  # noqa: E402
@@ -65,22 +67,18 @@ class Piece:
 
 def environment(more: dict[str, str]) -> dict[str, str]:
     """This process's, in which programs find this checkout and the benchmarks."""
-    import os
-
     paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
 @contextmanager
-def measured(piece: Piece) -> Iterator[None]:
+def measured(piece: Piece, needs_gpu: bool) -> Iterator[None]:
     """Within, the piece's time runs; its figures are written however it ends.
 
-    Raises ValueError with one sentence where there is no CUDA device and none is given up.
+    Raises ValueError where there is no CUDA device and one is needed, TimeoutError at its end.
     """
-    if not torch.cuda.is_available() and not piece.on_cpu:
-        raise ValueError(
-            f"no CUDA device here, which {piece.name} needs: --cpu runs it in miniature"
-        )
+    if needs_gpu and not torch.cuda.is_available():
+        raise ValueError("no CUDA device here; --cpu runs a small version of most pieces")
     piece.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGALRM, _over)
     signal.alarm(piece.seconds)
@@ -112,5 +110,6 @@ def table(folder: Path) -> Iterator[str]:
 def shown(value: Any) -> str:
     """A number with three digits, several separated by commas, a text in one line."""
     if isinstance(value, list):
-        return ", ".join(map(shown, value))
+        some = value if len(value) <= MOST else [*value[: MOST - 1], "...", value[-1]]
+        return ", ".join(map(shown, some))
     return f"{value:.4g}" if isinstance(value, int | float) else " ".join(str(value).split())[:200]

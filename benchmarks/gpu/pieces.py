@@ -3,35 +3,38 @@
     python benchmarks/gpu/pieces.py PIECE --out FOLDER [--seconds N] [--cpu]
     python benchmarks/gpu/pieces.py table FOLDER
 
-Each leaves FOLDER/PIECE.json. README.md beside this file says what each needs, and their order.
+Each leaves FOLDER/PIECE.json, also where its time was over. README.md beside this file says what
+each needs, and their order.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import programs
+import quantisers
+import trainings
 import typer
 from piece import Piece, measured, table
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False)
-
-
-def fp8(piece: Piece) -> None:
-    """ETR under Megatron in e4m3 blocks with FP8 rollouts, 4 steps."""
-    from nemo_run import Run
-
-    Run(piece, "fp8", "fp8", "grpo.max_num_steps=4").run()
-
-
-def bf16(piece: Piece) -> None:
-    """The same in bf16, packed; killed after a checkpoint, and resumed."""
-    from nemo_run import Run
-
-    saves = ("checkpointing.enabled=true", "checkpointing.save_period=2")
-    words = (*saves, "checkpointing.checkpoint_dir=results", "grpo.max_num_steps=4")
-    Run(piece, "bf16", "bf16", *words).run(kill_at="results/step_2")
-
-
-PIECES = {f.__name__: f for f in (fp8, bf16)}
+PIECES: dict[str, Callable[[Piece], None]] = {
+    "imports": programs.imports,
+    "fp8": trainings.fp8,
+    "bf16": trainings.bf16,
+    "tests": programs.tests,
+    "quantisers": quantisers.compare,
+    "methods": trainings.methods,
+    "same": trainings.compare,
+    "memory": trainings.memory,
+    "kernels": programs.kernels,
+    "gemm": programs.gemm,
+    "engine": programs.engine,
+    "trl": programs.trl,
+    "overhead": trainings.overhead,
+    "learn": trainings.learn,
+}
+ANYWHERE = ("same", "memory")  # need no GPU
 
 
 @app.command("table")
@@ -40,7 +43,7 @@ def print_table(folder: Path) -> None:
     print("\n".join(table(folder)))
 
 
-def command(name: str) -> None:
+def command(name: str, take: Callable[[Piece], None]) -> None:
     """Make a piece a command."""
 
     def run(
@@ -48,19 +51,19 @@ def command(name: str) -> None:
         seconds: Annotated[int, typer.Option(help="it is ended after so many")] = 280,
         cpu: Annotated[bool, typer.Option("--cpu", help="in miniature, without a GPU")] = False,
     ) -> None:
-        piece = Piece(name, out.resolve(), seconds, cpu)
+        piece = Piece(name, out.resolve(), seconds, on_cpu=cpu)
         try:
-            with measured(piece):
-                PIECES[name](piece)
+            with measured(piece, needs_gpu=not (cpu or name in ANYWHERE)):
+                take(piece)
         except (ValueError, TimeoutError) as error:
             raise SystemExit(f"{name}: {error}") from error
 
-    run.__doc__ = PIECES[name].__doc__
+    run.__doc__ = take.__doc__
     app.command(name)(run)
 
 
 for each in PIECES:
-    command(each)
+    command(each, PIECES[each])
 
 if __name__ == "__main__":
     app()

@@ -6,6 +6,8 @@ On a GPU with Transformer Engine: `python te_numbers.py` asks its quantisers. Wi
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,16 +65,21 @@ def dequantised(data: torch.Tensor, scale: torch.Tensor, rows: int) -> torch.Ten
     return data * of_rows.repeat_interleave(128, 1)[:, : data.shape[1]]
 
 
-if __name__ == "__main__":
-    torch.backends.cuda.matmul.allow_tf32 = False
-    checkout = sys.argv[1] if len(sys.argv) > 1 else ""
-    source = "reference" if checkout else torch.cuda.get_device_name()
+def numbers(source: str, rounded: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> dict:
+    """What the file holds: the inputs, and each of them rounded in blocks of every kind."""
     found = {"source": np.array(source)}
     for name, x in inputs().items():
         found[name] = x.numpy()
         for kind, rows in KINDS.items():
             for pow2 in (False, True):
-                asked = (x, rows, pow2)
-                y = by_reference(checkout, *asked) if checkout else by_kernels(*asked)
-                found[f"{name}/{kind}/{'power_of_two' if pow2 else 'float32'}"] = y.numpy()
+                key = f"{name}/{kind}/{'power_of_two' if pow2 else 'float32'}"
+                found[key] = rounded(x, rows, pow2).numpy()
+    return found
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        found = numbers("reference", partial(by_reference, sys.argv[1]))
+    else:
+        found = numbers(torch.cuda.get_device_name(), by_kernels)
     np.savez_compressed(Path(__file__).with_suffix(".npz"), **found)

@@ -1,0 +1,129 @@
+"""Pieces that train in NeMo-RL: FP8, bf16 with a kill, methods, what our code costs, a real model."""
+
+import json
+from collections.abc import Iterable
+from statistics import median
+
+import same
+from nemo_run import HERE, KEEPING, PLAIN, STOCK, Run, started
+from piece import Piece
+
+METHODS = ("etr", "quatro", "erpo", "apmpo", "grpo")
+SEEDS = (1, 2)
+NOISE = "0.15"  # nats; clip ranges begin at a log-ratio of 0.18
+AFTER = 3  # steps whose times are of compilation, caches and first allocations
+
+
+def fp8(piece: Piece) -> None:
+    """ETR under Megatron in e4m3 blocks with FP8 rollouts, 4 steps."""
+    Run(piece, "fp8", "fp8", "grpo.max_num_steps=4").run()
+
+
+def bf16(piece: Piece) -> None:
+    """The same in bf16, packed; killed after the checkpoint of step 2, and resumed."""
+    saves = ("checkpointing.enabled=true", "checkpointing.save_period=2")
+    words = (*saves, "checkpointing.checkpoint_dir=results", "grpo.max_num_steps=4")
+    Run(piece, "bf16", "bf16", *words).run(kill_at="results/step_2")
+
+
+def methods(piece: Piece) -> None:
+    """Two steps of each method with one update, for `same`; goes on where it ended."""
+    each(piece, (_of_a_method(piece, method) for method in METHODS), NOISE=NOISE)
+
+
+def _of_a_method(piece: Piece, method: str) -> Run:
+    whole = ("policy.train_global_batch_size=256", "grpo.max_num_steps=2")
+    return Run(piece, f"m_{method}", "bf16", f"method.name={method}", *whole)
+
+
+def overhead(piece: Piece) -> None:
+    """GRPO with our loss, columns and monitor, and with NeMo-RL's own: the parts of a step."""
+    words = ("method.name=grpo", "grpo.max_num_steps=15")
+    ours = Run(piece, "o_ours", "bf16", *words)
+    theirs = Run(piece, "o_theirs", "bf16", *words)
+    for run, program in ((ours, PLAIN), (theirs, STOCK)):
+        if not run.done.exists():
+            run.run(program)
+    found = theirs.curves()
+    for name, curve in ours.curves().items():
+        if name.startswith("timing/train/") and name in found:
+            pair = [_settled(curve), _settled(found[name])]
+            piece.figures[f"{name}: ours, NeMo-RL's, ratio"] = [*pair, pair[0] / pair[1]]
+
+
+def _settled(curve: dict[int, float]) -> float:
+    """The median of the steps behind the first."""
+    return median(value for step, value in curve.items() if step > AFTER)
+
+
+def learn(piece: Piece) -> None:
+    """SmolLM2-135M on sums, five methods and two seeds; goes on where it ended."""
+    if not (piece.out / "smollm2").exists():
+        raise ValueError(
+            f"{piece.out}/smollm2 is missing: write it with benchmarks/gpu/tasks.py, see README.md"
+        )
+    runs = (_learner(piece, method, seed) for seed in SEEDS for method in METHODS)
+    each(piece, runs, program=PLAIN)
+
+
+def _learner(piece: Piece, method: str, seed: int) -> Run:
+    words = (f"method.name={method}", f"grpo.seed={seed}", "grpo.max_num_steps=80")
+    return Run(piece, f"l_{method}{seed}", "learn", *words, start="smollm2")
+
+
+def each(
+    piece: Piece, runs: Iterable[Run], program: str = KEEPING, **variables: str
+) -> None:
+    """Those that are not done, as long as there is time for another as long as the last."""
+    longest = 0.0
+    for run in runs:
+        if run.done.exists():
+            run.keep()
+            continue
+        if piece.left < longest:
+            piece.figures["next"] = f"{run.name}: the same command goes on"
+            return
+        before = piece.left
+        run.run(program, **variables)
+        longest = max(longest, before - piece.left)
+
+
+def compare(piece: Piece) -> None:
+    """The batches of the runs that are there, through the embedded engine; needs no GPU."""
+    for file in sorted(piece.out.glob("*/batch_1.pt")):
+        for name, value in same.compared(file.parent):
+            piece.figures[f"{file.parent.name}, {name}"] = value
+
+
+def memory(piece: Piece) -> None:
+    """What `plan` predicts of the runs fp8 and bf16, beside their figures; needs no GPU."""
+    for name in ("fp8", "bf16"):
+        file = piece.out / f"{name}.json"
+        if not file.exists():
+            piece.figures[name] = "not run yet"
+            continue
+        taken = json.loads(file.read_text())
+        card = next((card for card in ("H200", "H100", "B200") if card in taken["device"]), "H100")
+        config = HERE / "configs" / f"{name}.yaml"
+        words = ("--model", started(piece) / "model", "--gpu", card, "--json")
+        printed = piece.python("plan", "-m", "nemo_algos", "plan", config, *words)
+        piece.figures |= beside(name, json.loads(printed[printed.index("\n{") :]), taken["figures"])
+
+
+def beside(name: str, planned: dict, measured: dict) -> dict[str, object]:
+    """Predicted and measured of a run: GB of training, seconds of a step's parts."""
+    training = planned["training_bytes"]
+    found = {
+        f"{name}: planned, GB": sum(training.values()) / 1e9,
+        f"{name}: planned without workspace and sleeping engine, GB": sum(
+            size for part, size in training.items() if part not in ("workspace", "sleeping engine")
+        )
+        / 1e9,
+        f"{name}: planned, s a step": planned["step_seconds"],
+    }
+    for part, seconds in planned["seconds"].items():
+        found[f"{name}: planned, s of {part}"] = seconds
+    for key, value in measured.items():
+        if "memory" in key or "timing/train/" in key:
+            found[f"measured, {key}"] = value
+    return found
