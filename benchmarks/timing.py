@@ -82,7 +82,7 @@ def taken() -> dict[str, object]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "device": card,
-        "versions": versions,
+        "versions": versions | {"torch": torch.__version__},
         "commit": os.environ.get("NEMO_ALGOS_COMMIT") or _head(HERE),
         "nemo_rl": os.environ.get("NEMO_RL_COMMIT") or (_head(Path(nemo_rl)) if nemo_rl else ""),
     }

@@ -1,6 +1,6 @@
 """A run of NeMo-RL that keeps what each step trained on, in batch_STEP.pt of its folder.
 
-It is started before its config, as rehearsal/prestart.py. With NOISE=S in the environment the old
+With NOISE=S in the environment the old
 log-probs that the loss gets are moved by normal noise of S nats, so that ratios reach the clip
 range in the first update of a batch.
 """
@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import early
 import torch
-from rehearsal import prestart
 from torch import Tensor
 
 from nemo_algos.engines.nemo import launch
@@ -37,7 +37,9 @@ class Keeping(PolicyProxy):
             "method": self._estimator.algorithm.name,
             "loss_fn": self._loss.model_dump(),
             "batch_size": self._estimator.batch_size,
-            "rollouts": {f.name: getattr(rollouts, f.name) for f in fields(rollouts) if f.name in KEPT},
+            "rollouts": {
+                f.name: getattr(rollouts, f.name) for f in fields(rollouts) if f.name in KEPT
+            },
             "columns": columns,
             "old_logprobs": data["prev_logprobs"],
             "loss": torch.as_tensor(result["loss"]),
@@ -50,4 +52,4 @@ class Keeping(PolicyProxy):
 launch.PolicyProxy = Keeping  # pyright: ignore
 
 if __name__ == "__main__":
-    prestart.main()
+    early.main()

@@ -20,7 +20,9 @@ from rehearsal.training import Attempt, curves
 from nemo_algos.preflight.check.data import ray_head
 
 HERE = Path(__file__).parent
-KEEPING, STOCK, PLAIN = "keeping.py", "stock.py", "rehearsal.prestart"  # programs
+KEEPING = "keeping.py"  # programs beside this one
+STOCK = "stock.py"
+PLAIN = "early.py"
 START = "recipes/cpu/countdown.yaml"
 WIDE = ("policy.shape={width: 256, layers: 4, heads: 4, hidden: 768}",)
 WIDE += ("policy.taught={steps: 400, device: cuda}",)
@@ -52,8 +54,7 @@ ON_A_GPU = {
 
 
 class Run:
-    """A run in OUT/NAME; its config is one of ./configs, or `cpu` in miniature; starts from OUT/start.
-    """
+    """A run in OUT/NAME; its config is one of ./configs, or `cpu` in miniature; starts from OUT/start."""
 
     def __init__(
         self, piece: Piece, name: str, config: str, *overrides: str, start: str = "start"
@@ -62,11 +63,6 @@ class Run:
         self.start = start
         self.name = name
         self.folder = piece.out / name
-        if len(str(self.folder)) > LONGEST:
-            raise ValueError(
-                f"{self.folder} is too long a name for Ray's sockets: give --out of at most "
-                f"{LONGEST - len(name) - 1} characters"
-            )
         file = HERE / "configs" / f"{config}.yaml"
         if piece.on_cpu:
             own = file.with_stem(f"{config}_cpu")
@@ -91,9 +87,14 @@ class Run:
     def run(self, program: str = KEEPING, kill_at: str = "", **more: str) -> None:
         """The run to its end; with `kill_at`, ended by SIGKILL when that path is there, and resumed.
 
-        program: a file beside this one, or a module. Raises ValueError where it fails. What it left
+        Raises ValueError where it fails. What it left
         of figures is the piece's in any case.
         """
+        if len(str(self.folder)) > LONGEST:
+            raise ValueError(
+                f"{self.folder} is too long a name for Ray's sockets: give --out of at most "
+                f"{LONGEST - len(self.name) - 1} characters"
+            )
         attempts = ["until the kill: ", "resumed: "] if kill_at else [""]
         self.folder.mkdir(parents=True, exist_ok=True)
         start = self.folder / "start"
@@ -118,7 +119,9 @@ class Run:
             self.keep(attempts[0])
             reap(self.folder)
         if status:
-            raise ValueError(f"{self.name} ended with status {status}: {attempt.last_lines()[-1500:]}")
+            raise ValueError(
+                f"{self.name} ended with status {status}: {attempt.last_lines()[-1500:]}"
+            )
         self.done.touch()
 
     def keep(self, prefix: str = "") -> None:
@@ -149,8 +152,7 @@ class Run:
         self.used.clear()
         self._begin = time.monotonic()
         self._read = self.log.stat().st_size if self.log.exists() else 0
-        words = [str(HERE / program)] if program.endswith(".py") else ["-m", program]
-        return Attempt(self.log, env, words, self.folder)
+        return Attempt(self.log, env, [str(HERE / program)], self.folder)
 
     def _watch(self, attempt: Attempt, there: Callable[[], bool] = lambda: False) -> None:
         """Waits for its end, or for what is to be there."""

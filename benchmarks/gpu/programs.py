@@ -103,5 +103,3 @@ def imports(piece: Piece) -> None:
             else:
                 took = re.findall(r"took ([\d.]+)", printed)[-1]
                 piece.figures[f"{name}, {turn}, s"] = float(took)
-
-

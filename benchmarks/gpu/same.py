@@ -39,7 +39,9 @@ class Batch:
         )
         self.signals = self.algorithm.signals(rollouts, {}, kept["batch_size"])
         # the loss alone saw log-probs with noise
-        self.rollouts = replace(rollouts, old_logprobs=kept["old_logprobs"].float().where(mask, 0.0))
+        self.rollouts = replace(
+            rollouts, old_logprobs=kept["old_logprobs"].float().where(mask, 0.0)
+        )
         self.first = slice(0, kept["batch_size"])
 
     def loss(self, logprobs: Tensor) -> Tensor:
@@ -65,7 +67,8 @@ class Batch:
             "loss, NeMo-RL": theirs,
             "loss, embedded": ours,
             "loss, difference over mean |A|": abs(theirs - ours) / size,
-            "advantages, difference over mean |A|": float((found - wanted)[mask].abs().max()) / size,
+            "advantages, difference over mean |A|": float((found - wanted)[mask].abs().max())
+            / size,
         }
 
     def gradient(self, model: Any) -> dict[str, float]:
@@ -74,15 +77,14 @@ class Batch:
         scores = model(input_ids=ids).logits[:, :-1].float().log_softmax(-1)
         logprobs = scores.gather(-1, ids[:, 1:, None])[..., 0]
         logprobs = torch.nn.functional.pad(logprobs, (1, 0)).where(self.rollouts.mask, 0.0)
-        loss = self.loss(logprobs)
-        grads = torch.autograd.grad(loss, list(model.parameters()))
+        grads = torch.autograd.grad(self.loss(logprobs), list(model.parameters()))
         ours = float(torch.stack([grad.norm() for grad in grads]).norm())
         theirs = float(self.kept["grad_norm"].flatten()[0])
         return {
             "gradient norm, NeMo-RL": theirs,
             "gradient norm, float32": ours,
             "gradient norm, relative difference": abs(theirs - ours) / ours,
-            "log-probs, largest difference": float((logprobs - self.logprobs).abs().max()),
+            "log-probs, largest difference": float((logprobs.detach() - self.logprobs).abs().max()),
         }
 
 
@@ -96,6 +98,8 @@ def compared(folder: Path) -> Iterator[tuple[str, float]]:
         found = batch.figures()
         if step == 1:
             start = folder / "start" / "model"
-            found |= batch.gradient(AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32))
+            found |= batch.gradient(
+                AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+            )
         for name, value in found.items():
             yield f"{batch.kept['method']}, step {step}: {name}", value

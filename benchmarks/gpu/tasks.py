@@ -69,9 +69,7 @@ def largest(rng: random.Random) -> Problem:
     )
 
 
-TASKS = {
-    f.__name__: f for f in (sum_of_two, sum_of_three, difference, product, in_words, largest)
-}
+TASKS = {f.__name__: f for f in (sum_of_two, sum_of_three, difference, product, in_words, largest)}
 
 
 def problems(task: Callable[[random.Random], Problem], number: int, seed: int) -> list[Problem]:

@@ -71,9 +71,7 @@ def _learner(piece: Piece, method: str, seed: int) -> Run:
     return Run(piece, f"l_{method}{seed}", "learn", *words, start="smollm2")
 
 
-def each(
-    piece: Piece, runs: Iterable[Run], program: str = KEEPING, **variables: str
-) -> None:
+def each(piece: Piece, runs: Iterable[Run], program: str = KEEPING, **variables: str) -> None:
     """Those that are not done, as long as there is time for another as long as the last."""
     longest = 0.0
     for run in runs:

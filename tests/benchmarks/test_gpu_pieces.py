@@ -1,0 +1,184 @@
+"""benchmarks/gpu: what its pieces make of batches, logs and figures, by numbers made by hand."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks/gpu"))
+import nemo_run
+import piece
+import programs
+import same
+import trainings
+
+A = 0.5 / (math.sqrt(0.5) + 1e-6)  # GRPO's of two responses, one of them right
+MOVED = 0.3  # nats; e^0.3 is beyond 1.2
+VOCABULARY = 4
+
+
+def kept(loss=0.0, grad_norm=0.0):
+    """Four responses of two tokens behind prompts of one; the first has one ratio that is clipped."""
+    mask = torch.tensor([[0.0, 1.0, 1.0]]).repeat(4, 1)
+    ids = torch.tensor([[0, 1, 2], [0, 2, 3], [1, 3, 0], [1, 1, 1]])
+    prev = -math.log(VOCABULARY) * mask  # of a model that knows nothing
+    old = prev.clone()
+    old[0, 1] -= MOVED
+    advantages = torch.tensor([A, -A, A, -A])[:, None].expand(4, 3)
+    columns = {"token_mask": mask, "sample_mask": torch.ones(4), "input_ids": ids}
+    columns |= {"prev_logprobs": prev, "generation_logprobs": prev, "advantages": advantages}
+    return {
+        "method": "grpo",
+        "loss_fn": {},
+        "batch_size": 4,
+        "rollouts": {
+            "group": torch.tensor([5, 5, 7, 7]),
+            "rewards": torch.tensor([1.0, 0.0, 1.0, 0.0]),
+        },
+        "columns": columns,
+        "old_logprobs": old,
+        "loss": torch.tensor([loss]),
+        "grad_norm": torch.tensor(grad_norm),
+    }
+
+
+CLIPPED = -(1.2 - 1) * A / 8  # of the one token; the others cancel
+UNCLIPPED = -(math.exp(MOVED) - 1) * A / 8
+
+
+def test_the_same_loss_is_the_same():
+    found = same.Batch(kept(CLIPPED)).figures()
+    assert found["loss, embedded"] == pytest.approx(CLIPPED, rel=1e-5)
+    assert found["loss, difference over mean |A|"] < 1e-6
+    assert found["advantages, difference over mean |A|"] < 1e-6
+
+
+def test_a_loss_without_its_clip_and_an_advantage_of_another_row_are_seen():
+    batch = kept(UNCLIPPED)
+    batch["columns"]["advantages"] = batch["columns"]["advantages"].roll(1, 0)
+    found = same.Batch(batch).figures()
+    wanted = (math.exp(MOVED) - 1.2) / 8
+    assert found["loss, difference over mean |A|"] == pytest.approx(wanted, rel=1e-4)
+    assert found["advantages, difference over mean |A|"] == pytest.approx(2, rel=1e-5)
+
+
+class Bigrams(torch.nn.Module):
+    """Logits of the next token by the present one."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(VOCABULARY, VOCABULARY))
+
+    def forward(self, input_ids):
+        return SimpleNamespace(logits=self.table[input_ids])
+
+
+def test_the_gradient_norm_is_that_of_the_model():
+    """dL/d table[s] sums -A r (onehot(a) - 1/4) / 8 over tokens; the clipped token has none."""
+    batch = kept()
+    wanted = torch.zeros(VOCABULARY, VOCABULARY)
+    for row, advantage in enumerate((A, -A, A, -A)):
+        for position in (1, 2):
+            if (row, position) == (0, 1):
+                continue
+            before, token = batch["columns"]["input_ids"][row, position - 1 : position + 1]
+            wanted[before] += advantage / 8 / VOCABULARY
+            wanted[before, token] -= advantage / 8
+    norm = float(wanted.norm())
+    batch["grad_norm"] = torch.tensor(2 * norm)
+    found = same.Batch(batch).gradient(Bigrams())
+    assert found["gradient norm, float32"] == pytest.approx(norm, rel=1e-5)
+    assert found["gradient norm, relative difference"] == pytest.approx(1, rel=1e-5)
+    assert found["log-probs, largest difference"] < 1e-6
+
+
+def test_a_piece_whose_time_is_over_writes_what_it_knows(tmp_path):
+    one = piece.Piece("slow", tmp_path, 1)
+    with pytest.raises(TimeoutError), piece.measured(one, needs_gpu=False):
+        one.figures["known"] = [0.125, 2]
+        time.sleep(60)
+    found = json.loads((tmp_path / "slow.json").read_text())
+    assert found["figures"]["known"] == [0.125, 2]
+    assert found["figures"]["ended by"] == "TimeoutError: its time was over"
+    assert found["versions"]["torch"] == torch.__version__ and found["commit"]
+    assert "| known | 0.125, 2 |" in "\n".join(piece.table(tmp_path))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_a_piece_says_so_and_writes_nothing(tmp_path):
+    one = piece.Piece("fp8", tmp_path, 10)
+    with pytest.raises(ValueError, match="no CUDA device"), piece.measured(one, needs_gpu=True):
+        raise AssertionError("it began")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_keeps_curves_phases_and_memory(tmp_path):
+    folder = tmp_path / "r"
+    with SummaryWriter(str(folder / "logs/exp_001/tensorboard/x")) as events:
+        for step, loss in ((1, 0.5), (2, 0.25)):
+            events.add_scalar("train/loss", loss, step)
+            events.add_scalar("train/other", loss, step)
+    run = nemo_run.Run(piece.Piece("p", tmp_path, 10, on_cpu=True), "r", "fp8")
+    run.log.write_text("Connected to Ray cluster\n")  # of an attempt before
+    run._read = run.log.stat().st_size
+    said = "GPU Memory after refit complete: 1.50GB allocated, 2.00GB reserved"
+    says = f"print('Setting up compute cluster'); print('{said}')"
+    with run.log.open("a") as log:
+        done = subprocess.Popen([sys.executable, "-c", says], stdout=log)
+        done.wait()
+    polls = iter([None, 0])
+    run._watch(SimpleNamespace(process=SimpleNamespace(poll=lambda: next(polls))))
+    assert list(run.seen) == ["data, environment"]
+    run.keep("again: ")
+    found = run.piece.figures
+    assert found["r: again: train/loss"] == [0.5, 0.25]
+    assert "r: again: train/other" not in found
+    assert found["r: again: torch's memory, GB allocated and reserved"] == [1.5, 2.0]
+    assert "r: again: seconds of data, environment" in found
+
+
+def test_counts_of_a_log_that_was_cut():
+    log = "\n".join(
+        [
+            "[gw0] [ 10%] PASSED tests/real/gpu/test_engine.py::test_a[etr]",
+            "[gw1] [ 20%] FAILED tests/real/gpu/test_engine.py::test_a[m2po] ",
+            "[gw0] [ 30%] PASSED tests/real/gpu/test_kernels.py::test_b",
+            "tests/real/gpu/test_kernels.py::test_c ",
+        ]
+    )
+    names = ["tests/real/gpu/test_engine.py::test_a[m2po]"]
+    assert programs.counts(log) == {"passed": 2, "failed": 1, "names": names}
+
+
+def test_means_of_the_runs_that_did_not_fail(tmp_path):
+    file = tmp_path / "results.csv"
+    file.write_text(
+        "method,failed,pass@1,pass@16,entropy/exact\n"
+        "GRPO,,0.25,0.5,1\nGRPO,,0.75,1,2\nGRPO,diverged,9,9,9\nETR,,0.5,0.5,0.5\n"
+    )
+    found = programs.means(file)
+    assert found["GRPO, pass@1"] == 0.5 and found["ETR, pass@1"] == 0.5
+    assert found["GRPO, entropy/exact"] == 1.5 and len(found) == 6
+
+
+def test_the_plan_beside_what_was_measured():
+    planned = {
+        "training_bytes": {"weights": 1e9, "workspace": 4e9, "sleeping engine": 2e9},
+        "step_seconds": 3.0,
+        "seconds": {"training": 0.5},
+    }
+    measured = {"fp8: timing/train/policy_training": [1.0], "fp8: train/loss": [0.0]}
+    assert trainings.beside("fp8", planned, measured) == {
+        "fp8: planned, GB": 7.0,
+        "fp8: planned without workspace and sleeping engine, GB": 1.0,
+        "fp8: planned, s a step": 3.0,
+        "fp8: planned, s of training": 0.5,
+        "measured, fp8: timing/train/policy_training": [1.0],
+    }
