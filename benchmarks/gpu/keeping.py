@@ -1,12 +1,10 @@
 """A run of NeMo-RL that keeps what each step trained on, in batch_STEP.pt of its folder.
 
-With NOISE=S in the environment the old
-log-probs that the loss gets are moved by normal noise of S nats, so that ratios reach the clip
-range in the first update of a batch.
+With NOISE=S in the environment the old log-probs that the loss gets are moved by normal noise of S
+nats, so that ratios reach the clip range in the first update of a batch.
 """
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from nemo_algos.engines.nemo import launch
 from nemo_algos.engines.nemo.policy import PolicyProxy
 
 NOISE = float(os.environ.get("NOISE", "0"))
-KEPT = ("group", "rewards", "entropy", "ref_logprobs", "outcomes", "sample_mask")
+KEPT = ("group", "rewards", "entropy", "ref_logprobs", "outcomes")
 
 
 class Keeping(PolicyProxy):
@@ -27,24 +25,20 @@ class Keeping(PolicyProxy):
     def train(self, data: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As `PolicyProxy.train`."""
         rollouts = self._estimator.last_rollouts
-        assert rollouts is not None
-        columns = {name: value for name, value in data.items() if isinstance(value, Tensor)}
-        if NOISE:
-            noise = NOISE * torch.randn(data["prev_logprobs"].shape)
-            data["prev_logprobs"] = (data["prev_logprobs"] + noise).clamp(max=0.0)
-        result = super().train(data, *args, **kwargs)
         kept = {
             "method": self._estimator.algorithm.name,
             "loss_fn": self._loss.model_dump(),
             "batch_size": self._estimator.batch_size,
-            "rollouts": {
-                f.name: getattr(rollouts, f.name) for f in fields(rollouts) if f.name in KEPT
-            },
-            "columns": columns,
-            "old_logprobs": data["prev_logprobs"],
-            "loss": torch.as_tensor(result["loss"]),
-            "grad_norm": torch.as_tensor(result["grad_norm"]),
+            "rollouts": {name: getattr(rollouts, name) for name in KEPT},
+            "columns": {name: value for name, value in data.items() if isinstance(value, Tensor)},
         }
+        if NOISE:
+            noise = NOISE * torch.randn(data["prev_logprobs"].shape)
+            data["prev_logprobs"] = (data["prev_logprobs"] + noise).clamp(max=0.0)
+        result = super().train(data, *args, **kwargs)
+        kept["old_logprobs"] = data["prev_logprobs"]
+        for name in ("loss", "grad_norm"):
+            kept[name] = torch.as_tensor(result[name])
         torch.save(kept, Path(f"batch_{self._step}.pt"))
         return result
 

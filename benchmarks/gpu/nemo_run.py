@@ -54,7 +54,10 @@ ON_A_GPU = {
 
 
 class Run:
-    """A run in OUT/NAME; its config is one of ./configs, or `cpu` in miniature; starts from OUT/start."""
+    """A run in OUT/NAME, which starts from OUT/start; its config is one of ./configs.
+
+    In miniature that is CONFIG_cpu, else `cpu`.
+    """
 
     def __init__(
         self, piece: Piece, name: str, config: str, *overrides: str, start: str = "start"
@@ -85,7 +88,7 @@ class Run:
         return self.folder / "done"
 
     def run(self, program: str = KEEPING, kill_at: str = "", **more: str) -> None:
-        """The run to its end; with `kill_at`, ended by SIGKILL when that path is there, and resumed.
+        """The run to its end; ended by SIGKILL when `kill_at` is there, and then resumed.
 
         Raises ValueError where it fails. What it left
         of figures is the piece's in any case.

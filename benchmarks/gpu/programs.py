@@ -1,4 +1,4 @@
-"""Pieces that are a program of this checkout: kernels, products, the engine, TRL, tests, imports."""
+"""Pieces that are programs of this checkout: kernels, products, engine, TRL, tests, imports."""
 
 import csv
 import json

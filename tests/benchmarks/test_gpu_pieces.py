@@ -25,7 +25,7 @@ VOCABULARY = 4
 
 
 def kept(loss=0.0, grad_norm=0.0):
-    """Four responses of two tokens behind prompts of one; the first has one ratio that is clipped."""
+    """Four responses of two tokens behind prompts of one; one ratio of the first is clipped."""
     mask = torch.tensor([[0.0, 1.0, 1.0]]).repeat(4, 1)
     ids = torch.tensor([[0, 1, 2], [0, 2, 3], [1, 3, 0], [1, 1, 1]])
     prev = -math.log(VOCABULARY) * mask  # of a model that knows nothing
