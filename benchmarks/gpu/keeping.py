@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import early
 import torch
+from rehearsal import prestart
 from torch import Tensor
 
 from nemo_algos.engines.nemo import launch
@@ -46,4 +46,4 @@ class Keeping(PolicyProxy):
 launch.PolicyProxy = Keeping  # pyright: ignore
 
 if __name__ == "__main__":
-    early.main()
+    prestart.main()

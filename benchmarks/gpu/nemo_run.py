@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from piece import Piece
@@ -20,9 +20,9 @@ from rehearsal.training import Attempt, curves
 from nemo_algos.preflight.check.data import ray_head
 
 HERE = Path(__file__).parent
-KEEPING = "keeping.py"  # programs beside this one
-STOCK = "stock.py"
-PLAIN = "early.py"
+KEEPING = (str(HERE / "keeping.py"),)  # programs, which wait for their words (prestart.py)
+STOCK = (str(HERE / "stock.py"),)
+PLAIN = ("-m", "rehearsal.prestart")
 START = "recipes/cpu/countdown.yaml"
 WIDE = ("policy.shape={width: 256, layers: 4, heads: 4, hidden: 768}",)
 WIDE += ("policy.taught={steps: 400, device: cuda}",)
@@ -87,11 +87,10 @@ class Run:
         """There when it has ended well."""
         return self.folder / "done"
 
-    def run(self, program: str = KEEPING, kill_at: str = "", **more: str) -> None:
+    def run(self, program: Sequence[str] = KEEPING, kill_at: str = "", **more: str) -> None:
         """The run to its end; ended by SIGKILL when `kill_at` is there, and then resumed.
 
-        Raises ValueError where it fails. What it left
-        of figures is the piece's in any case.
+        Raises ValueError where it fails. Its figures are the piece's in any case.
         """
         if len(str(self.folder)) > LONGEST:
             raise ValueError(
@@ -112,6 +111,8 @@ class Run:
                 attempt.tell(self.words, address)
                 if kill_at:
                     self._watch(attempt, (self.folder / kill_at).exists)
+                    if attempt.process.poll() is not None:
+                        raise ValueError(f"it ended before {kill_at}: {attempt.reason()}")
                     attempt.process.kill()
                     self.keep(attempts.pop(0))
                     attempt = self._attempt(env, program)
@@ -150,26 +151,31 @@ class Run:
         """One of the piece's."""
         self.piece.figures[f"{self.name}: {name}"] = value
 
-    def _attempt(self, env: Mapping[str, str], program: str) -> Attempt:
+    def _attempt(self, env: Mapping[str, str], program: Sequence[str]) -> Attempt:
         self.seen.clear()
         self.used.clear()
         self._begin = time.monotonic()
         self._read = self.log.stat().st_size if self.log.exists() else 0
-        return Attempt(self.log, env, [str(HERE / program)], self.folder)
+        return Attempt(self.log, env, program, self.folder)
 
     def _watch(self, attempt: Attempt, there: Callable[[], bool] = lambda: False) -> None:
         """Waits for its end, or for what is to be there."""
         looks = 0
         while attempt.process.poll() is None and not there():
-            said = self.log.read_bytes()[self._read :].decode(errors="replace")
-            for name, words in PHASES.items():
-                if name not in self.seen and words in said:
-                    self.seen[name] = time.monotonic() - self._begin
+            self._look()
             if looks % 10 == 0 and not self.piece.on_cpu:
                 phase = next((name for name in PHASES if name not in self.seen), "later steps")
                 self.used.setdefault(phase, []).append(in_use())
             looks += 1
             time.sleep(0.2)
+        self._look()
+
+    def _look(self) -> None:
+        """Notes the phases that have ended."""
+        said = self.log.read_bytes()[self._read :].decode(errors="replace")
+        for name, words in PHASES.items():
+            if name not in self.seen and words in said:
+                self.seen[name] = time.monotonic() - self._begin
 
     def _variables(self) -> dict[str, str]:
         if not (nemo_rl := os.environ.get("NEMO_RL_HOME")):

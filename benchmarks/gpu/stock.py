@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import early
 from nemo_rl.algorithms.loss import ClippedPGLossFn  # pyright: ignore[reportMissingImports]
+from rehearsal import prestart
 
 from nemo_algos.engines.nemo import launch
 
@@ -39,4 +39,4 @@ launch.PolicyProxy = lambda policy, *args, **kwargs: policy  # pyright: ignore
 launch.estimator_of = lambda *args: SimpleNamespace()  # pyright: ignore
 
 if __name__ == "__main__":
-    early.main()
+    prestart.main()

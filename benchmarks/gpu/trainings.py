@@ -1,7 +1,7 @@
 """Pieces that train in NeMo-RL, and what is compared with their runs."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import same
@@ -71,7 +71,9 @@ def _learner(piece: Piece, method: str, seed: int) -> Run:
     return Run(piece, f"l_{method}{seed}", "learn", *words, start="smollm2")
 
 
-def each(piece: Piece, runs: Iterable[Run], program: str = KEEPING, **variables: str) -> None:
+def each(
+    piece: Piece, runs: Iterable[Run], program: Sequence[str] = KEEPING, **variables: str
+) -> None:
     """Those that are not done, as long as there is time for another as long as the last."""
     longest = 0.0
     for run in runs:

@@ -133,8 +133,7 @@ def test_a_run_keeps_curves_phases_and_memory(tmp_path):
     with run.log.open("a") as log:
         done = subprocess.Popen([sys.executable, "-c", says], stdout=log)
         done.wait()
-    polls = iter([None, 0])
-    run._watch(SimpleNamespace(process=SimpleNamespace(poll=lambda: next(polls))))
+    run._watch(SimpleNamespace(process=done))
     assert list(run.seen) == ["data, environment"]
     run.keep("again: ")
     found = run.piece.figures
