@@ -24,6 +24,7 @@ PIECES: dict[str, Callable[[Piece], None]] = {
     "bf16": trainings.bf16,
     "tests": programs.tests,
     "quantisers": quantisers.compare,
+    "large": trainings.large,
     "methods": trainings.methods,
     "same": trainings.compare,
     "memory": trainings.memory,

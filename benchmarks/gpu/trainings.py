@@ -1,7 +1,8 @@
 """Pieces that train in NeMo-RL, and what is compared with their runs."""
 
 import json
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import same
@@ -11,6 +12,13 @@ from piece import Piece
 METHODS = ("etr", "quatro", "erpo", "apmpo", "grpo")
 SEEDS = (1, 2)
 NOISE = "0.15"  # nats; clip ranges begin at a log-ratio of 0.18
+LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24}
+LARGE |= {"num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 1024}
+SMALL = {"num_hidden_layers": 3}
+LONG = ("policy.max_total_sequence_length=512", "policy.generation.max_new_tokens=500")
+LONG += ("policy.train_micro_batch_size=8", "grpo.max_num_steps=2")
+PLANNED = {"fp8": ("start", ()), "bf16": ("start", ()), "large": ("wide", LONG)}
+MEASURED = ("memory", "MiB", "timing/train/total", "timing/train/policy", "timing/train/gen")
 AFTER = 3  # steps whose times are of compilation, caches and first allocations
 
 
@@ -24,6 +32,29 @@ def bf16(piece: Piece) -> None:
     saves = ("checkpointing.enabled=true", "checkpointing.save_period=2")
     words = (*saves, "checkpointing.checkpoint_dir=results", "grpo.max_num_steps=4")
     Run(piece, "bf16", "bf16", *words).run(kill_at="results/step_2")
+
+
+def large(piece: Piece) -> None:
+    """A step of ETR with 1.6 billion random weights and 500 tokens a response: memory and time."""
+    if not (piece.out / "wide").exists():
+        widen(piece, SMALL if piece.on_cpu else LARGE)
+    Run(piece, "large", "bf16", *LONG, start="wide").run()
+
+
+def widen(piece: Piece, sizes: Mapping[str, int]) -> None:
+    """OUT/wide: the start model's tokenizer and rows, and random weights of these sizes."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    made = piece.out / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(started(piece), made)
+    config = AutoConfig.from_pretrained(made / "model")
+    config.update(dict(sizes))
+    with torch.device("cpu" if piece.on_cpu else "cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(made / "model")
+    made.rename(piece.out / "wide")
 
 
 def methods(piece: Piece) -> None:
@@ -60,14 +91,14 @@ def learn(piece: Piece) -> None:
     """SmolLM2-135M on sums, five methods and two seeds; goes on where it ended."""
     if not (piece.out / "smollm2").exists():
         raise ValueError(
-            f"{piece.out}/smollm2 is missing: write it with benchmarks/gpu/tasks.py, see README.md"
+            f"{piece.out}/smollm2 is missing: `tasks.py write` makes it (see README.md)"
         )
     runs = (_learner(piece, method, seed) for seed in SEEDS for method in METHODS)
     each(piece, runs, program=PLAIN)
 
 
 def _learner(piece: Piece, method: str, seed: int) -> Run:
-    words = (f"method.name={method}", f"grpo.seed={seed}", "grpo.max_num_steps=80")
+    words = (f"method.name={method}", f"grpo.seed={seed}")
     return Run(piece, f"l_{method}{seed}", "learn", *words, start="smollm2")
 
 
@@ -96,16 +127,16 @@ def compare(piece: Piece) -> None:
 
 
 def memory(piece: Piece) -> None:
-    """What `plan` predicts of the runs fp8 and bf16, beside their figures; needs no GPU."""
-    for name in ("fp8", "bf16"):
+    """What `plan` predicts of three runs, beside their figures; needs no GPU."""
+    for name, (model, overrides) in PLANNED.items():
         file = piece.out / f"{name}.json"
         if not file.exists():
             piece.figures[name] = "not run yet"
             continue
         taken = json.loads(file.read_text())
         card = next((card for card in ("H200", "H100", "B200") if card in taken["device"]), "H100")
-        config = HERE / "configs" / f"{name}.yaml"
-        words = ("--model", started(piece) / "model", "--gpu", card, "--json")
+        config = HERE / "configs" / ("fp8.yaml" if name == "fp8" else "bf16.yaml")
+        words = ("--model", piece.out / model / "model", "--gpu", card, "--json", *overrides)
         printed = piece.python("plan", "-m", "nemo_algos", "plan", config, *words)
         piece.figures |= beside(name, json.loads(printed[printed.index("\n{") :]), taken["figures"])
 
@@ -124,6 +155,6 @@ def beside(name: str, planned: dict, measured: dict) -> dict[str, object]:
     for part, seconds in planned["seconds"].items():
         found[f"{name}: planned, s of {part}"] = seconds
     for key, value in measured.items():
-        if "memory" in key or "timing/train/" in key:
+        if any(word in key for word in MEASURED):
             found[f"measured, {key}"] = value
     return found
