@@ -8,14 +8,18 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
+
+from nemo_algos.engines.local import low_precision
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks/gpu"))
 import nemo_run
 import piece
 import programs
+import quantisers
 import same
 import trainings
 
@@ -181,3 +185,43 @@ def test_the_plan_beside_what_was_measured():
         "fp8: planned, s of training": 0.5,
         "measured, fp8: timing/train/policy_training": [1.0],
     }
+
+
+def test_what_our_code_adds_to_a_step():
+    """Medians of the steps after the third: 0.5 s of updates instead of 0.4, of a step of 2 s."""
+
+    def curves(advantages, update):
+        parts = {"advantage_calculation": advantages, "training_prep": 0.1}
+        parts |= {"policy_training": update, "total_step_time": 2.0}
+        early = {1: 9.0, 2: 9.0, 3: 9.0}
+        return {f"timing/train/{k}": early | {4: v, 5: v, 6: 7.0} for k, v in parts.items()}
+
+    found = trainings.differences(curves(0.03, 0.5), curves(0.05, 0.4))
+    assert found["added, % of a step"] == pytest.approx(4.0)
+    assert found["policy_training, s: ours, NeMo-RL's"] == [0.5, 0.4]
+
+
+def test_a_quantiser_that_differs_in_one_number_is_seen(tmp_path, monkeypatch):
+    """In place of kernels: our own rounding, but for one number of each wide input."""
+
+    def kernels(x, rows, pow2):
+        recipe = low_precision.RECIPES["fp8_blockwise"]
+        ours = recipe.activation if rows == 1 else recipe.weight
+        found = ours(x) if pow2 else low_precision.e4m3(128, x, rows == 128)
+        if len(x) == 512:
+            found[500, 7] *= 1.25
+        return found
+
+    monkeypatch.setattr(quantisers.te_numbers, "by_kernels", kernels)
+    monkeypatch.setattr(quantisers, "whole", lambda x, dtype: low_precision.whole(dtype)(x))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    one = piece.Piece("quantisers", tmp_path, 10)
+    quantisers.compare(one)
+    size = 512 * 1024
+    wide = {name: found for name, found in one.figures.items() if "x128, wide" in name}
+    assert len(wide) == 4
+    assert all(found == [1, size, pytest.approx(0.25)] for found in wide.values())
+    assert all(found[0] == 0 for name, found in one.figures.items() if name not in wide)
+    golden = Path(__file__).parents[1] / "golden/te_numbers.npz"
+    with np.load(tmp_path / "te_numbers.npz") as made, np.load(golden) as shipped:
+        assert str(made["source"]) == "a card" and made.files == shipped.files
