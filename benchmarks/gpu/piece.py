@@ -66,8 +66,9 @@ class Piece:
 
 
 def environment(more: dict[str, str]) -> dict[str, str]:
-    """This process's, in which programs find this checkout and the benchmarks."""
-    paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """This process's, in which programs find this checkout, the benchmarks and NeMo-RL."""
+    given = [os.environ.get(name, "") for name in ("NEMO_RL_HOME", "PYTHONPATH")]
+    paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, given)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 

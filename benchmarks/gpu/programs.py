@@ -20,8 +20,9 @@ SMALL = {
     ),
     "trl": ("--steps", 4, "--block", 2, "--threads", 1),
 }
-LIBRARIES = ("torch", "ray", "transformers", "vllm", "transformer_engine.pytorch")
-LIBRARIES += ("megatron.bridge", "nemo_rl.algorithms.grpo")
+WORKERS = "nemo_rl.models.policy.workers.megatron_policy_worker"
+LIBRARIES = ("torch", "ray", "transformers", "vllm.v1.engine.llm_engine")
+LIBRARIES += ("transformer_engine.pytorch", "megatron.bridge", WORKERS, "nemo_rl.algorithms.grpo")
 TIMED = "import sys, time, importlib; t = time.time(); importlib.import_module(sys.argv[1]); "
 TIMED += "print('took', time.time() - t)"
 

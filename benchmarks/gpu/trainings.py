@@ -14,7 +14,7 @@ SEEDS = (1, 2)
 NOISE = "0.15"  # nats; clip ranges begin at a log-ratio of 0.18
 LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24}
 LARGE |= {"num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 1024}
-SMALL = {"num_hidden_layers": 3}
+SMALL = {"num_hidden_layers": 3, "max_position_embeddings": 1024}
 LONG = ("policy.max_total_sequence_length=512", "policy.generation.max_new_tokens=500")
 LONG += ("policy.train_micro_batch_size=8", "grpo.max_num_steps=2")
 MEAN = ("--mean-tokens", "116")  # a random model ends at one of its 110 words
