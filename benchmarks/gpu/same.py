@@ -60,7 +60,7 @@ class Batch:
         mask = self.rollouts.mask
         found = self.kept["columns"]["advantages"].float()
         wanted = self.signals.advantages.float().expand(mask.shape)
-        size = float(wanted[mask].abs().mean())
+        size = float(wanted[mask].abs().mean()) or 1.0  # where every group is flat
         theirs = float(self.kept["loss"].flatten()[0])
         ours = float(self.loss(self.logprobs))
         return {

@@ -42,7 +42,7 @@ def large(piece: Piece) -> None:
     """Two steps of ETR with 1.6 billion random weights, up to 500 tokens: memory and time."""
     if not (piece.out / "wide").exists():
         widen(piece, SMALL if piece.on_cpu else LARGE)
-    Run(piece, "large", "bf16", *LONG, start="wide").run()
+    Run(piece, "large", "bf16", *LONG, start="wide").run(PLAIN)
 
 
 def widen(piece: Piece, sizes: Mapping[str, int]) -> None:
@@ -105,7 +105,7 @@ def learn(piece: Piece) -> None:
     """SmolLM2-135M on sums, five methods and two seeds; goes on where it ended."""
     if not (piece.out / "smollm2").exists():
         raise ValueError(
-            f"{piece.out}/smollm2 is missing: `tasks.py write` makes it (see README.md)"
+            f"{piece.out}/smollm2 is missing: `sums.py write` makes it (see README.md)"
         )
     runs = (_learner(piece, method, seed) for seed in SEEDS for method in METHODS)
     each(piece, runs, program=PLAIN)
