@@ -17,7 +17,7 @@ from rehearsal import machine
 from rehearsal.reaper import reap
 from rehearsal.training import Attempt, curves
 
-from nemo_algos.preflight.check.data import ray_head
+from nemo_algos.preflight.check.data import scoring
 
 HERE = Path(__file__).parent
 KEEPING = (str(HERE / "keeping.py"),)  # programs, which wait for their words (prestart.py)
@@ -107,7 +107,7 @@ class Run:
         try:
             # imports of the driver, and Ray's start, side by side
             attempt = self._attempt(env, program)
-            with ray_head.head(self.folder, env, 1) as address:
+            with scoring.head(self.folder, env, 1) as address:
                 attempt.tell(self.words, address)
                 if kill_at:
                     self._watch(attempt, (self.folder / kill_at).exists)

@@ -81,6 +81,8 @@ def measured(piece: Piece, needs_gpu: bool) -> Iterator[None]:
     if needs_gpu and not torch.cuda.is_available():
         raise ValueError("no CUDA device here; --cpu runs a small version of most pieces")
     piece.out.mkdir(parents=True, exist_ok=True)
+    if piece.on_cpu:
+        piece.figures["size"] = "in miniature, on a CPU"
     signal.signal(signal.SIGALRM, _over)
     signal.alarm(piece.seconds)
     try:

@@ -56,7 +56,7 @@ class Batch:
         ).value
 
     def figures(self) -> dict[str, float]:
-        """Both losses, how far they are apart in units of the mean |A|, and the advantages."""
+        """Both losses, how far they are apart over the mean size of A, and the advantages."""
         mask = self.rollouts.mask
         found = self.kept["columns"]["advantages"].float()
         wanted = self.signals.advantages.float().expand(mask.shape)
@@ -66,8 +66,10 @@ class Batch:
         return {
             "loss, NeMo-RL": theirs,
             "loss, embedded": ours,
-            "loss, difference over mean |A|": abs(theirs - ours) / size,
-            "advantages, difference over mean |A|": float((found - wanted)[mask].abs().max())
+            "loss, difference over the mean size of A": abs(theirs - ours) / size,
+            "advantages, difference over the mean size of A": float(
+                (found - wanted)[mask].abs().max()
+            )
             / size,
         }
 

@@ -60,8 +60,19 @@ UNCLIPPED = -(math.exp(MOVED) - 1) * A / 8
 def test_the_same_loss_is_the_same():
     found = same.Batch(kept(CLIPPED)).figures()
     assert found["loss, embedded"] == pytest.approx(CLIPPED, rel=1e-5)
-    assert found["loss, difference over mean |A|"] < 1e-6
-    assert found["advantages, difference over mean |A|"] < 1e-6
+    assert found["loss, difference over the mean size of A"] < 1e-6
+    assert found["advantages, difference over the mean size of A"] < 1e-6
+
+
+def test_the_loss_weighs_by_the_sampler_where_the_run_does():
+    """Weights exp(old - sampler): 2 of the second response's first token, e^-0.3 of the moved."""
+    batch = kept()
+    batch["columns"]["generation_logprobs"] = batch["columns"]["prev_logprobs"].clone()
+    batch["columns"]["generation_logprobs"][1, 1] -= math.log(2)
+    batch["loss_fn"] = {"use_importance_sampling_correction": True}
+    wanted = -(1.2 * math.exp(-MOVED) * A + A - 2 * A - A) / 8
+    found = same.Batch(batch).figures()
+    assert found["loss, embedded"] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_loss_without_its_clip_and_an_advantage_of_another_row_are_seen():
@@ -69,8 +80,8 @@ def test_a_loss_without_its_clip_and_an_advantage_of_another_row_are_seen():
     batch["columns"]["advantages"] = batch["columns"]["advantages"].roll(1, 0)
     found = same.Batch(batch).figures()
     wanted = (math.exp(MOVED) - 1.2) / 8
-    assert found["loss, difference over mean |A|"] == pytest.approx(wanted, rel=1e-4)
-    assert found["advantages, difference over mean |A|"] == pytest.approx(2, rel=1e-5)
+    assert found["loss, difference over the mean size of A"] == pytest.approx(wanted, rel=1e-4)
+    assert found["advantages, difference over the mean size of A"] == pytest.approx(2, rel=1e-5)
 
 
 class Bigrams(torch.nn.Module):
@@ -109,7 +120,7 @@ def test_a_piece_whose_time_is_over_writes_what_it_knows(tmp_path):
         one.figures["known"] = [0.125, 2]
         time.sleep(60)
     found = json.loads((tmp_path / "slow.json").read_text())
-    assert found["figures"]["known"] == [0.125, 2]
+    assert found["figures"]["known"] == [0.125, 2] and "size" not in found["figures"]
     assert found["figures"]["ended by"] == "TimeoutError: its time was over"
     assert found["versions"]["torch"] == torch.__version__ and found["commit"]
     assert "| known | 0.125, 2 |" in "\n".join(piece.table(tmp_path))
