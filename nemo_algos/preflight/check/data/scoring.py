@@ -5,6 +5,7 @@ The Ray is this check's, with GPUs that it only counts; NeMo-RL finds it by RAY_
 
 import math
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -31,6 +32,8 @@ AGENTS = {  # the file that names a port, which a raylet waits for 15 s -> the o
 }
 PORTS = (*AGENTS.values(), "port", "ray-client-server-port", "node-manager-port")
 PORTS += ("object-manager-port",)
+
+BELOW_THE_SYSTEMS = range(20_000, 32_768)  # and above those of Ray's workers
 
 START = 600.0  # seconds for its processes to import what they need
 PATIENCE = 120.0  # seconds for a batch of responses
@@ -124,14 +127,15 @@ def _up(process: "subprocess.Popen[bytes]", log: Path, ports: Mapping[str, int])
 
 
 def _free(number: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that are free now, below those that the system gives to others before Ray binds."""
+    found: list[int] = []
+    for port in random.sample(BELOW_THE_SYSTEMS, len(BELOW_THE_SYSTEMS)):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == number:
+            break
+    return found
 
 
 class Unpaid(Exception):
