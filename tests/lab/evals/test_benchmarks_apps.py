@@ -149,7 +149,7 @@ def test_the_authors_folders_are_the_same_problems(apps, tmp_path):
 
 def written(tmp_path, *words):
     file = tmp_path / "data" / "rows.jsonl"
-    said = invoke("problems", *words[:2], str(file), *words[2:]).output
+    said = invoke("export", "problems", *words[:2], str(file), *words[2:]).output
     return said, read(Split(data_path=str(file))), str(file)
 
 
@@ -183,5 +183,5 @@ def test_bird_train_as_rows_to_train_on(tmp_path):
     given = [query.format(where) for where in ("year = 1979", "year = 1995", "1; DROP TABLE film")]
     assert [verify_sql(response, answer) for response in given] == [1, 0, 0]
     path.write_text(json.dumps([about | {"SQL": "SELECT 1"}, about]))
-    refused = invoke("problems", "bird", str(path), "x.jsonl", *folder)
+    refused = invoke("export", "problems", "bird", str(path), "x.jsonl", *folder)
     assert refused.exit_code == 2 and refused.output == Says("train.json row 2 'SQL' 'sql'")

@@ -139,7 +139,7 @@ def test_rows_of_apps_go_through_the_recipe(tmp_path: Path) -> None:
     given, rows = tmp_path / "train.jsonl", tmp_path / "rows.jsonl"
     row = {"question": "Add.", "input_output": tests}
     given.write_text("".join(json.dumps(row | {"id": i}) + "\n" for i in range(256)))  # a batch
-    assert invoke("problems", "apps", given, rows).exit_code == 0
+    assert invoke("export", "problems", "apps", given, rows).exit_code == 0
     written = strict.read(SHIPPED.parent / "recipes" / "quatro-qwen2.5-coder-1.5b-1n2g-fsdp.yaml")
     paths = [f"data.{split}.data_path={rows}" for split in ("train", "validation")]
     master = launcher.compose(strict.apply_overrides(written, paths))[0]
