@@ -69,10 +69,14 @@ class Manifest(JsonObject):
     changes: list[Any] = Field(default=[])
 
 
-def write(folder: Path, config: LocalConfig) -> None:
-    """Write manifest.json: config, versions, git state."""
+def write(folder: Path, config: LocalConfig, method: str) -> None:
+    """Write manifest.json: config, versions, git state.
+
+    method: its own name, such as rare of my_package.my_module:MINE, with which its metrics begin.
+    """
     manifest = {
         "config": to_json(config),
+        "method": method,
         "seed": config.grpo.seed,
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
         "git": _git_state(),

@@ -74,7 +74,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
         raise ConfigError(wrong)
     with Stop() as stop, open_folder(folder, Path(config.logger.log_dir)) as place:
         try:
-            begun = _begun(place, config, console)
+            begun = _begun(place, config, algorithm.name, console)
             if said := finished_message(place, config) if begun else "":
                 return say(console, said)
             say(console, f"loading {config.policy.model_name}")
@@ -89,11 +89,11 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
             raise SystemExit(128 + stop.requested) from None
 
 
-def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
+def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> bool:
     """Whether there is a run to go on with, its changes said; else a new manifest is written."""
     there = checkpoint.steps(folder / "checkpoints")
     if not (there or (folder / RECORD).exists()) or not (folder / "manifest.json").exists():
-        manifest.write(folder, config)
+        manifest.write(folder, config, method)
         return False
     step = max(there, default=0)
     for change in manifest.record_changes(folder, config, step):

@@ -47,7 +47,7 @@ CURVES = (
     Chart("length", "Response length", "tokens", ("length/mean",)),
     Chart("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
 )
-FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts", "val-core"}
+FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts", "turns", "val-core"}
 TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
 CAPTIONS = {
     "reward": "Mean over the rollout batch of each training step.",
@@ -104,10 +104,11 @@ def _own(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _methods(run: LoadedRun) -> set[str]:
-    """The names in its method block, one of the user's own too."""
+    """The names in its method block, and that of a record of the user's own."""
     block = run.config.get("method") or {}
     parts = [part.get("name") if isinstance(part, dict) else part for part in block.values()]
-    return {part for part in parts if isinstance(part, str)}
+    own = str(run.manifest.get("method", "")).split("+")
+    return {part for part in (*parts, *own) if isinstance(part, str)}
 
 
 def _line(curve: Chart, group: Group) -> Line | None:

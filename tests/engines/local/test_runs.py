@@ -356,7 +356,7 @@ def leaves(section, path=""):
 
 def test_every_key_may_change_or_is_refused_with_a_reason(tmp_path):
     checked, _ = parse(config.load(config.SHIPPED / "etr.yaml"))
-    manifest.write(tmp_path, checked)
+    manifest.write(tmp_path, checked, "etr")
     written = (tmp_path / "manifest.json").read_text()
     may, reasons = set(), set()
     for key in leaves(checked.model_dump(mode="json")):

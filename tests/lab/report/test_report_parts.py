@@ -86,7 +86,9 @@ def test_a_metric_that_is_always_zero_is_named_and_not_drawn():
 
 def test_a_metric_of_a_method_of_ones_own_is_drawn():
     metrics = {"rare/a": ([1], [0.5]), "other/a": ([1], [0.5])}
-    drawn, _ = training.figures(groups([run("a", method="rare", metrics=metrics)]))
+    named = run("a", method="my_package.my_module:MINE", metrics=metrics)
+    named.manifest["method"] = "rare+etr"
+    drawn, _ = training.figures(groups([named]))
     assert [figure.title for figure in drawn] == ["rare/a"]
 
 
