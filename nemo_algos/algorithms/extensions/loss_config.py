@@ -28,9 +28,9 @@ class MismatchConfig(Section):
     """The `mismatch:` section: a limit on how far the sampler is from the trainer."""
 
     threshold: float = Field(default=0.5, gt=0)
-    """Count tokens whose |d| is above this, in nats (0.5 is a ratio of 1.65)."""
+    """Count tokens whose |log pi_trainer - log pi_sampler| is above this, nats (.5: ratio 1.65)."""
     stop_above: float | None = Field(default=None, gt=0)
-    """Limit of a step's mean |d|, nats."""
+    """End the run where a step's mean |log pi_trainer - log pi_sampler| is above this, nats."""
     dump: int = Field(default=0, ge=0)
     """Write log-probs for `nemo-algos mismatch` every N-th step, and at a step that
     mismatch.stop_above ends.

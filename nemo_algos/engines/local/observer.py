@@ -35,14 +35,17 @@ class Observer:
         self.probe: Experience | None = None  # the first batch, of which some is asked again
 
     def mismatch(self, step: int, experience: Experience) -> tuple[dict[str, float], str]:
-        """As the watch's, where the trainer has log-probs of its own."""
+        """The distance of trainer and sampler as metrics, and a warning or "".
+
+        {} where the trainer has no log-probs of its own.
+        """
         if self.updates.algorithm.correction.bypass_mode:
             return {}, ""
         ask = partial(self._ask, step, experience)
         return self.watch.of(step, columns(step, experience), ask)
 
     def probed(self, step: int, experience: Experience) -> tuple[dict[str, float], str]:
-        """As the watch's."""
+        """How far each side has moved since the first probe, and a sentence where that is news."""
         if not self.watch.due(step):
             return {}, ""
         asked, sums = self._ask(step, experience)
@@ -101,7 +104,7 @@ class Observer:
 
 def columns(step: int, experience: Experience) -> dict[str, Tensor]:
     """As a `Dump` has them, behind their prompts; the sampler has the trainer's weights."""
-    version = torch.tensor(step - 1)
+    version = torch.tensor(step - 1)  # step n samples with the weights after n - 1 steps
     prompts = experience.prompts[experience.group]
     of_tokens = {
         "mask": experience.mask,

@@ -22,7 +22,7 @@ PROBS_RATIO = [f"probs_ratio{c}{e}" for c in ("", "_clamped") for e in ("", "_mi
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch as the method sees it; [B,S-1] but shaped and zero.
+    """A micro-batch as the method sees it; tensors are [B,S-1], except in shaped and zero.
 
     gap: log pi - prev; finite: where it is, or off the mask; log_ratio: gap within +-limit, 0 off
     the mask; zero: where an advantage or a weight of 0 contributes 0, [B,1] or [B,S-1]; factor: of
@@ -98,10 +98,15 @@ def send(
 
 def by_sign(shares: dict[str, list[float]]) -> dict[str, list[float]]:
     """A step's metrics, clips by sign as shares of that sign's tokens, like the embedded engine."""
-    counts = {sign: sum(shares.get(name, [])) for sign, name in SIGNS.items()}
-    means = {k: count for k, (_, count) in OWN.items() if count in counts and k in shares}
-    rest = {k: v for k, v in shares.items() if k not in means and k not in SIGNS.values()}
-    return rest | {k: [sum(shares[k]) / counts[c]] for k, c in means.items() if counts[c] > 0}
+    merged = {name: values for name, values in shares.items() if name not in SIGNS.values()}
+    for name, (_, sign) in OWN.items():
+        if sign not in SIGNS or name not in merged:
+            continue
+        total = sum(merged.pop(name))
+        count = sum(shares.get(SIGNS[sign], []))
+        if count > 0:
+            merged[name] = [total / count]
+    return merged
 
 
 def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:

@@ -124,26 +124,26 @@ class PolicyProxy:
         self._step += 1
         if self._bypass or not self._compares:
             return
-        columns = {
+        compared = {
             "mask": (data["token_mask"] * data["sample_mask"][:, None]).bool(),
             "trainer_logprobs": data["prev_logprobs"],
             "sampler_logprobs": data["generation_logprobs"],
         }
         if self._watch.settings.dump:
-            columns["tokens"] = data["input_ids"]
-            columns["prompt_length"] = data["token_mask"].argmax(1)
+            compared["tokens"] = data["input_ids"]
+            compared["prompt_length"] = data["token_mask"].argmax(1)
         ask = self._probe and functools.partial(self._probe.again, self._policy)
-        mismatch, rises = self._watch.of(self._step, columns, ask)
-        metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(columns)}
+        mismatch, rises = self._watch.of(self._step, compared, ask)
+        metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(compared)}
         for remark in filter(None, (rises, self._watch.weights(metrics))):
             print(f"warning: {remark}", flush=True)
         self._estimator.last_metrics = metrics
 
     def _see_arrival(self) -> None:
         """Add how far the probe's log-probs moved to the metrics; say where weights are missing."""
-        if not self._probe or (columns := self._probe.columns(self._policy)) is None:
+        if not self._probe or (asked := self._probe.columns(self._policy)) is None:
             return
-        moved, remark = self._watch.probed(self._step + 1, columns, self._probe.sums)
+        moved, remark = self._watch.probed(self._step + 1, asked, self._probe.sums)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
         if remark:
             print(f"warning: step {self._step + 1}: {remark}", flush=True)
@@ -182,7 +182,11 @@ class DataPlaneProxy(PolicyProxy):
         wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
         there = [f for f in select_fields if f != "prev_logprobs" or not self._bypass]
         dumped = self._watch.settings.dump and not self._bypass
-        looked = ["input_ids"] * bool(dumped or self.traces) + ["input_lengths"] * self.traces
+        looked: list[str] = []
+        if dumped or self.traces:
+            looked.append("input_ids")
+        if self.traces:
+            looked.append("input_lengths")
         ids = [name for name in looked if name not in select_fields]
         fields = [*there, "sample_mask", *wanted, *ids]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)

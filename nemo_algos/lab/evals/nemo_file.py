@@ -50,8 +50,8 @@ def read(path: str | Path) -> list[ScoredResponse]:
     """The rows in the order of the file.
 
     path: the folder `save_path`, or its evaluation_data.json. NeMo-RL numbers samples through the
-    whole run, and repeats of a prompt follow one another: `Row.sample` starts anew for each prompt.
-    A prompt that occurs twice in the data set counts as one, with twice the samples.
+    whole run, and repeats of a prompt follow one another: `ScoredResponse.sample` starts anew for
+    each prompt. A prompt that occurs twice in the data set counts as one, with twice the samples.
     Raises ValueError where the file is not there, or not what NeMo-RL writes.
     """
     path = Path(path)

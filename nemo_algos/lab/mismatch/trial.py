@@ -108,7 +108,7 @@ class Side(NamedTuple):
         return mixed if mixed.level <= most else whole
 
     def first(self, count: int) -> Side:
-        """Of so many tokens."""
+        """The side cut to its first `count` tokens."""
         tokens = np.arange(count)
         return Side(self.record.only(tokens), self.base.only(tokens))
 
@@ -159,7 +159,8 @@ class Search:
         self.network = self.forwards[-1][0]
         # a sampler of the same kernels rounds as the model in bf16
         levels = [record.level(logits.logprobs) for _, logits in self.forwards]
-        self.nearest, base = self.forwards[levels[-1] < BETTER * levels[0]]
+        rounds = levels[-1] < BETTER * levels[0]
+        self.nearest, base = self.forwards[-1 if rounds else 0]
         usual = int(record.far(rounded.logprobs - plain + record.value).sum())
         self.usual = usual + CHANCE * np.sqrt(2 * usual)
         self.side = Side(record, base)

@@ -19,7 +19,7 @@ from nemo_algos.lab.report.runs import LoadedRun, read_runs
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
-    """Compare the runs in these folders: out/index.html, out/figures/*.png and *.csv.
+    """Write out/index.html and out/figures (*.png, *.csv), which compare runs; the page's path.
 
     Raises ValueError that says what is wrong with a folder.
     """
@@ -71,5 +71,5 @@ def _benchmark(
 
 
 def _draw(figures: Sequence[Figure | Matrix], out: Path) -> list[tuple[Figure | Matrix, Markup]]:
-    """With the SVG, which matplotlib has escaped."""
+    """Save each figure; it, with its SVG, which matplotlib has escaped."""
     return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

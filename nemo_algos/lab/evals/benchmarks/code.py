@@ -77,7 +77,7 @@ EVIDENCE = "{question}\n\nEvidence: {evidence}"
 
 
 def humaneval(rows: list[Row], options: Options) -> Iterator[Problem]:
-    """`test` defines check(candidate)."""
+    """A problem for each row; its tests are the row's `test`, then check(entry_point)."""
     return (_humaneval(row, SECONDS) for row in rows)
 
 
@@ -182,7 +182,7 @@ def _tests(row: Row) -> tuple[str, list[tuple[Any, Any]], str]:
         return "", [], "problems with integers of over 4300 digits"
     if not isinstance(tests, dict):
         raise ValueError(f"{row.where}: its input_output must be an object with inputs, outputs")
-    if tests.get("inputs", tests) in ({}, []):
+    if not tests or tests.get("inputs") in ({}, []):
         return "", [], "problems without tests"
     own = Row(tests, f"{row.where}, input_output")
     name = str(own.get("fn_name") or "")
@@ -196,11 +196,13 @@ def _tests(row: Row) -> tuple[str, list[tuple[Any, Any]], str]:
 
 
 def _reads(question: str, cases: list[tuple[Any, Any]]) -> tuple[str, str]:
+    """Prompt and answer of a program that reads stdin."""
     known = [(_lines(given), _lines(gold).split()) for given, gold in cases]
     return READS.format(question=question), _of_cases("", SCRIPT, known, WRITTEN)
 
 
 def _called(question: str, start: str, name: str, cases: list[Any]) -> tuple[str, str]:
+    """Prompt and answer of a function, or a method of `Solution`, that is called."""
     of_class = "class Solution" in start
     call = f"Solution().{name}" if of_class else name
     prompt = CALLED.format(question=question, call=call, start=start or f"def {name}(")
