@@ -197,8 +197,8 @@ def test_a_response_of_several_turns_has_penalties_for_its_messages(
     run = Gym(servers, "penalised", WEATHER, "grpo", *PENALTIES).run()
     is_sound(run)
     trains_on_its_own_advantages(run, "grpo", penalised=True)
-    assert min(run.curve("num_invalid_tool_calls")) > 0
-    assert min(run.curve("num_malformed_thinking")) > 0
+    assert sum(run.curve("num_invalid_tool_calls")) > 0
+    assert sum(run.curve("num_malformed_thinking")) > 0  # few: a step may have none
 
 
 def test_etr_at_the_office(servers: tuple[Path, Env]) -> None:
