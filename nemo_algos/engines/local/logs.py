@@ -214,6 +214,8 @@ CURVES = {
 
 def plot(folder: Path, title: str) -> Path:
     """curves.png: six panels over steps."""
+    from matplotlib.ticker import MaxNLocator
+
     rows = read(folder)
     path = folder / "curves.png"
     with save(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
@@ -223,6 +225,7 @@ def plot(folder: Path, title: str) -> Path:
                 if points:
                     axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
             axis.set_title(name)
+            axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
             if len(axis.lines) > 1:
                 axis.legend(fontsize=7)
         for axis in axes[1]:

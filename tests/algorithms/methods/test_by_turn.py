@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.loss import batch_loss
-from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.rollouts import Rollouts, by_turn
 
 METHODS = [{"name": "turn_rloo"}, {"name": "turn_etr"}, {"name": "turn_quatro"}]
 METHODS += [{"name": "turn_quatro", "ratio": "geometric_mean", "delta": 0.5}]
@@ -305,3 +305,11 @@ def test_turns_are_whole_numbers_from_0_in_their_order(wrong):
         Rollouts(**given, turn=wrong, turn_rewards=[[0.5]])
     kept = Rollouts(**given, turn=[[0, 0, 2]], turn_rewards=[[0.5]])
     assert kept.turn.tolist() == [[0, 0, 2]]
+
+
+def test_parts_of_the_reward_say_what_turns_have_earned():
+    """By number and weight; a turn that no part names has earned nothing."""
+    parts = {"turn_3": torch.tensor([4.0, 6.0]), "turn_1": torch.tensor([1.0, 2.0])}
+    found = by_turn(parts | {"turn_0": parts["turn_1"], "brief": parts["turn_1"]}, {"turn_3": 0.5})
+    close(found, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 3.0]], dtype=torch.float64))
+    assert by_turn({"brief": parts["turn_1"]}) is None

@@ -8,8 +8,8 @@ for each response of the group, also for those that have ended before turn k, wh
 return stands in (one that is masked out whole has a single turn). So no baseline depends on how
 many turns a response itself took. Advantages that are normalised turn by turn and summed subtract
 one more mean for each further turn, a hidden bonus of -E[reward of a turn] on going on (verl#7244).
-With the whole reward at the end, and with one turn, each method is the one that it is named after,
-RLOO, ETR or QUATRO.
+With one turn each method is the one that it is named after, RLOO, ETR or QUATRO; with the whole
+reward at the end its advantages are.
 """
 
 from __future__ import annotations
