@@ -294,8 +294,10 @@ def _interpolation_error(error: OmegaConfBaseException) -> str:
     unset = UNSET.search(str(error))
     if unset is None:
         return first_line(error)
-    what = f"it reads the environment variable {unset[1]}, which is not set"
-    return f"{what}. Export {unset[1]}=..., or set this key to a value."
+    return (
+        f"it reads the environment variable {unset[1]}, which is not set. Export {unset[1]}=..., "
+        "or set this key to a value."
+    )
 
 
 def at(plain: Mapping[str, Any], path: str) -> Any:
@@ -415,8 +417,10 @@ def _no_file(path: Path) -> str:
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
     if not own:
         return f"config {path} not found{hint}"
-    where = f"{path.relative_to(SHIPPED)} not found, neither as a path nor as a shipped config"
-    return f"config {where}{hint}. `nemo-algos configs` lists the shipped ones."
+    return (
+        f"config {path.relative_to(SHIPPED)} not found, neither as a path nor as a shipped "
+        f"config{hint}. `nemo-algos configs` lists the shipped ones."
+    )
 
 
 def first_line(error: Exception) -> str:
@@ -439,9 +443,16 @@ def require(extra: str) -> None:
     """Raises ConfigError where a module of an extra is missing; `lab` has those of `engine` too."""
     needed = [module for module, of in EXTRAS.items() if of in ("engine", extra)]
     if missing := [module for module in needed if find_spec(module) is None]:
-        what = f"needs {', '.join(missing)}, which `pip install nemo-algos` does not install"
         cure = install(f"'nemo-algos[{extra}]'", extra)
-        raise ConfigError([Finding("", f"this command {what}: {cure}")])
+        raise ConfigError(
+            [
+                Finding(
+                    "",
+                    f"this command needs {', '.join(missing)}, which `pip install nemo-algos` "
+                    f"does not install: {cure}",
+                )
+            ]
+        )
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

@@ -116,8 +116,9 @@ def lock_folder(folder: Path, doing: str) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        what = f"another process is {doing} {folder}"
-        raise ValueError(f"{what}. Wait for it, or set another folder.") from None
+        raise ValueError(
+            f"another process is {doing} {folder}. Wait for it, or set another folder."
+        ) from None
     return lock
 
 

@@ -104,8 +104,12 @@ def _terms(blocks: Any, findings: list[Finding]) -> tuple[WeightedTerm, ...]:
     for i, (term, _) in enumerate(terms):
         before = [other.name for other, _ in terms[:i] if term.holds and other.holds == term.holds]
         if before:
-            reason = f"{term.name} and {before[0]} both control the {term.holds}"
-            findings.append(Finding(f"method.terms.{term.name}", f"{reason}. Keep one of them."))
+            findings.append(
+                Finding(
+                    f"method.terms.{term.name}",
+                    f"{term.name} and {before[0]} both control the {term.holds}. Keep one of them.",
+                )
+            )
     return tuple(terms)
 
 
@@ -119,8 +123,14 @@ def _term(key: str, block: Any) -> WeightedTerm:
     named = f"{path}.name" if "name" in block else path
     term = _lookup(block.get("name", key), named, LossTerm, TERMS)
     if term.name != key:
-        reason = f"the name of this term is {term.name}"
-        raise ConfigError([Finding(named, f"{reason}. Move it to `method.terms.{term.name}`.")])
+        raise ConfigError(
+            [
+                Finding(
+                    named,
+                    f"the name of this term is {term.name}. Move it to `method.terms.{term.name}`.",
+                )
+            ]
+        )
     return WeightedTerm(
         term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path)
     )
@@ -144,8 +154,10 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
         what = "method" if kind is Method else "term"
         hint = did_you_mean(str(name), list(known))
         if str(name).lower() in WITH_CRITIC:
-            cure = "`nemo-algos methods` lists the methods"
-            hint = f". It trains a critic, which is not supported. {cure}"
+            hint = (
+                ". It trains a critic, which is not supported. `nemo-algos methods` lists the "
+                "methods"
+            )
         raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
     record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):
@@ -154,8 +166,14 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
         raise ConfigError([Finding(path, f"must name {article}, but {name!r} is a {got}")])
     if record.name in known:
         label = name if isinstance(name, str) else name.name
-        reason = f"has the name {record.name}, which is already taken. Rename it."
-        raise ConfigError([Finding(path, f"{label!r} {reason}")])
+        raise ConfigError(
+            [
+                Finding(
+                    path,
+                    f"{label!r} has the name {record.name}, which is already taken. Rename it.",
+                )
+            ]
+        )
     return record
 
 

@@ -121,8 +121,9 @@ def _check_arguments(
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
         raise ValueError("reference_policy_kl_penalty above 0 needs ref_logprobs [B, S]")
     if weighed and rollouts.gen_logprobs is None:
-        needed = "gen_logprobs [B, S], the sampler's log-probs"
-        raise ValueError(f"use_importance_sampling_correction needs {needed}")
+        raise ValueError(
+            "use_importance_sampling_correction needs gen_logprobs [B, S], the sampler's log-probs"
+        )
     _check_signals(algorithm, rollouts, signals, counts)
     needed = "entropy_gradient" in algorithm.needs
     if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):

@@ -35,8 +35,9 @@ SequenceClip = Annotated[float, Usual(1e-4, 0.3)]
 
 def _undivided(std: Std) -> Std:
     if std != "none":
-        reason = "this method does not divide by a standard deviation"
-        raise ValueError(f"{reason}. Remove `advantage_std`.")
+        raise ValueError(
+            "this method does not divide by a standard deviation. Remove `advantage_std`."
+        )
     return std
 
 
@@ -125,8 +126,10 @@ def check(method: Any) -> None:
         raise ValueError(f"{method.name}: params must be a subclass of nemo_algos.Params")
     fixed = not method.bounds and method.constant_bounds is type(method).constant_bounds
     if fixed and not issubclass(method.params, ClipParams):
-        reason = "the default bounds need clip_low and clip_high"
-        raise ValueError(f"{method.name}: {reason}. Derive params from ClipParams, or give bounds.")
+        raise ValueError(
+            f"{method.name}: the default bounds need clip_low and clip_high. Derive params from "
+            "ClipParams, or give bounds."
+        )
     for key, number in ARGUMENTS.items():
         more = key == "advantages" and "memory" in method.needs
         _check_function(f"{method.name}: {key}", getattr(method, key), number + more)

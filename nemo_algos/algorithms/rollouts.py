@@ -126,8 +126,7 @@ def _parts(
     """Each part of the reward in float64; weights of parts that are there."""
     if unknown := (weights or {}).keys() - (given or {}).keys():
         listed = ", ".join(sorted(unknown))
-        what = "`reward_weights` has keys that are not in `reward_parts`"
-        raise ValueError(f"{what}: {listed}")
+        raise ValueError(f"`reward_weights` has keys that are not in `reward_parts`: {listed}")
     if given is None:
         return None
     doubles = dict[str, Tensor]()
@@ -157,8 +156,9 @@ def _tensor(name: str, values: Any) -> Tensor | None:
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = f"{name} must be a tensor, or lists of numbers of one length: {error}"
-        raise ValueError(reason) from None
+        raise ValueError(
+            f"{name} must be a tensor, or lists of numbers of one length: {error}"
+        ) from None
 
 
 def by_turn(

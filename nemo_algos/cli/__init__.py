@@ -143,8 +143,7 @@ def exit_on_error() -> Iterator[None]:
 
         if not (cure := install_of(error.name)):
             raise
-        what = f"this command needs {error.name}, which is not installed"
-        raise _exit(2, f"{what}: {cure}") from None
+        raise _exit(2, f"this command needs {error.name}, which is not installed: {cure}") from None
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -82,8 +82,7 @@ def load_config(name: str, overrides: list[str] | None, command: str) -> DictCon
     merged = config.apply_overrides(config.read(config.find(name)), overrides or [])
     kind, taker = next((KINDS[key] for key in KINDS if key in merged), ("", command))
     if taker != command:
-        reason = f"{name} is {kind} config. Run: nemo-algos {taker} {name}"
-        raise ConfigError([Finding("", reason)])
+        raise ConfigError([Finding("", f"{name} is {kind} config. Run: nemo-algos {taker} {name}")])
     return merged
 
 

@@ -65,8 +65,10 @@ def check(
     theirs = theirs or any(o.startswith("engine=") for o in overrides or [])
     wrong = {"--nemo-rl": nemo_rl, "--data": data} if not theirs else {}
     for option in (option for option, value in wrong.items() if value):
-        what = f"{option} is about NeMo-RL, and {config} is for the embedded engine"
-        raise ValueError(f"{what}. Remove it, or name a config with `engine: nemo_rl`.")
+        raise ValueError(
+            f"{option} is about NeMo-RL, and {config} is for the embedded engine. Remove it, or "
+            "name a config with `engine: nemo_rl`."
+        )
     for option, path in {"--rows": rows, "--model": model}.items():
         if path and not data:
             raise ValueError(f"{option} is for --data, which is not given. Add --data.")
@@ -75,8 +77,10 @@ def check(
     release = find(nemo_rl) if theirs else None
     root = release.root if release else None
     if data and root is None:
-        how = "name the checkout of NeMo-RL that will run: --nemo-rl FOLDER"
-        raise ValueError(f"--data runs NeMo-RL's own code, and none was found here: {how}")
+        raise ValueError(
+            "--data runs NeMo-RL's own code, and none was found here: name the checkout of "
+            "NeMo-RL that will run: --nemo-rl FOLDER"
+        )
     findings = checked(config, overrides or [], release, _limit(time))
     failed = any(f.severity == "error" for f in findings)
     if not as_json:

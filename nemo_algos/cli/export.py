@@ -48,11 +48,15 @@ def start(
     name = checked.policy.model_name
     grpo = checked.grpo
     if name not in SHAPES:
-        what = f"{name} and its data are already files that any engine can read"
-        raise ValueError(f"{config}: {what}. Export is only for the built-in models.")
+        raise ValueError(
+            f"{config}: {name} and its data are already files that any engine can read. Export is "
+            "only for the built-in models."
+        )
     if checked.data.task != "countdown":
-        what = f"other engines have no verifier for `data.task={checked.data.task}`"
-        raise ValueError(f"{config}: {what}. Export is only for countdown.")
+        raise ValueError(
+            f"{config}: other engines have no verifier for `data.task={checked.data.task}`. "
+            "Export is only for countdown."
+        )
     import torch  # after the config is judged
 
     from nemo_algos.engines.local.build import policy_of
@@ -93,8 +97,10 @@ def problems(
 
     loaded = load(name, data, databases=databases)
     if any(p.images for p in loaded.problems):
-        reason = "which training rows cannot contain"
-        raise ValueError(f"{name} has images, {reason}. Train on the benchmark's file directly.")
+        raise ValueError(
+            f"{name} has images, which training rows cannot contain. Train on the benchmark's "
+            "file directly."
+        )
     rows = (
         {"id": p.id, **p.info, "problem": p.prompt, "answer": p.answer} for p in loaded.problems
     )

@@ -74,8 +74,9 @@ def _verify(file: Path, tolerance: float | None) -> None:
     console.print(table)
     failed = [e for e in errors if not e.error <= limit]
     for e in failed:
-        wrong = f"{e.case} {e.quantity}: error {e.error:.3e} > {limit:g}"
-        console.print(wrong, style="red", markup=False)
+        console.print(
+            f"{e.case} {e.quantity}: error {e.error:.3e} > {limit:g}", style="red", markup=False
+        )
     console.print(f"{len(cases['cases'])} cases, {len(failed)} quantities above {limit:g}")
     raise typer.Exit(1 if failed else 0)
 

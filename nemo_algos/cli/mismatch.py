@@ -79,8 +79,9 @@ def mismatch(
         _show(verdict)
         for probe in seen:
             mark = "[bold]fault[/bold]" if probe.fault else "as expected"
-            text = f"{probe.probe}, {mark}: {escape(probe.text)}"
-            Console(highlight=False).print(text, soft_wrap=True)
+            Console(highlight=False).print(
+                f"{probe.probe}, {mark}: {escape(probe.text)}", soft_wrap=True
+            )
     if any(probe.fault for probe in seen):
         raise typer.Exit(1)
 
@@ -130,9 +131,11 @@ def _show(verdict: Diagnosis) -> None:
         values = ", ".join(f"{k} {_text(v)}" for k, v in cause.parameter.items())
         alone = sum(other.side == cause.side for other in verdict.causes) == 1
         they = "it explains" if alone else "together they explain"
-        share = f"{they} {cause.explains:.0%} of the {cause.side}'s difference"
         named = f"{cause.name} ({values})" if values else cause.name
-        console.print(escape(f"- {named}: {share}"), soft_wrap=True)
+        console.print(
+            escape(f"- {named}: {they} {cause.explains:.0%} of the {cause.side}'s difference"),
+            soft_wrap=True,
+        )
     if verdict.candidates:
         console.print(f"it may be: {', '.join(verdict.candidates)}", soft_wrap=True)
     if verdict.next_step:

@@ -178,6 +178,5 @@ def _name(base: str, point: tuple[str, ...]) -> str:
     """etr-quatro-1 for etr.yaml with method.name=quatro and grpo.seed=1. Raises ValueError."""
     name = "-".join([base, *(re.sub(r"[^\w.-]", "-", p.partition("=")[2]) for p in point)])
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
-        rule = "must be at most 200 letters, digits and ._-"
-        raise ValueError(f"--name: {rule}, got {name!r}")
+        raise ValueError(f"--name: must be at most 200 letters, digits and ._-, got {name!r}")
     return name

@@ -77,8 +77,10 @@ def _local(merged: DictConfig, resume: Path | None) -> None:
 
 def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
     if resume:
-        reason = "NeMo-RL resumes from `checkpointing.checkpoint_dir` automatically"
-        raise _error(f"--resume: {reason}. Remove it.")
+        raise _error(
+            "--resume: NeMo-RL resumes from `checkpointing.checkpoint_dir` automatically. Remove "
+            "it."
+        )
     if find_spec("nemo_rl") is None:
         raise _error(NO_NEMO_RL, "engine")
     # nemo_rl, which only its own environments have

@@ -60,8 +60,10 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
         for key in (k for k in params.non_default if slot not in slots(params, k)):
             there = "Write it under method, or remove it."
             advice = there if key in type(base.params).model_fields else "Remove it."
-            reason = f"only the {slot} of {method.name} are used here, and they do not use it"
-            yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
+            yield Finding(
+                f"method.{slot}.{key}",
+                f"only the {slot} of {method.name} are used here, and they do not use it. {advice}",
+            )
     for key in base.params.non_default:
         read = slots(base.params, key)
         if read <= components.keys():
@@ -71,8 +73,10 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
             yield Finding(path, f"it has no effect, because {others}. Remove it.")
     if has_no_ratio(a) and "max_log_ratio" in base.params.non_default:
-        reason = f"it has no effect, because {base.method.name} has no ratio. Remove it."
-        yield Finding("method.max_log_ratio", reason)
+        yield Finding(
+            "method.max_log_ratio",
+            f"it has no effect, because {base.method.name} has no ratio. Remove it.",
+        )
 
 
 def has_no_ratio(a: Algorithm) -> bool:

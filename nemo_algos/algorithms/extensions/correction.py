@@ -141,8 +141,10 @@ class CorrectionConfig(Section):
         """How the weights are cut, and their bounds."""
         low, high = _bounds("rollout_is_threshold", self.rollout_is_threshold)
         if high < 1:
-            hint = "a ratio of 1 would be cut (YAML reads 0.5_5 as 0.55: write '0.5_5.0')"
-            raise ValueError(f"rollout_is_threshold={high:g} is below 1, so {hint}")
+            raise ValueError(
+                f"rollout_is_threshold={high:g} is below 1, so a ratio of 1 would be cut (YAML "
+                "reads 0.5_5 as 0.55: write '0.5_5.0')"
+            )
         return ("tis", 0.0, high) if low is None else ("icepop", low, high)
 
     @property
@@ -158,8 +160,10 @@ class CorrectionConfig(Section):
             raise ValueError(f"unknown option of `rollout_rs`: {unknown[0]}{near}")
         thresholds = _listed(given)
         if len(thresholds) not in (1, len(options)) and options:
-            reason = f"has {len(thresholds)} thresholds for {len(options)} options of rollout_rs"
-            raise ValueError(f"`{key}` {reason}. Give one for all, or one for each.")
+            raise ValueError(
+                f"`{key}` has {len(thresholds)} thresholds for {len(options)} options of "
+                "rollout_rs. Give one for all, or one for each."
+            )
         every = thresholds if len(thresholds) > 1 else thresholds * len(options)
         return {o: _divergences(key, o, t) for o, t in zip(options, every, strict=True)}
 
@@ -213,12 +217,14 @@ def _divergences(key: str, option: str, written: str) -> tuple[float, float]:
     if option.endswith("k1"):
         low = 1 / high if low is None else low
         if low > high:
-            what = f"{key}={written} means 1 / {high:g} to {high:g}"
-            raise ValueError(f"{what}, which is empty. Set it above 1.")
+            raise ValueError(
+                f"{key}={written} means 1 / {high:g} to {high:g}, which is empty. Set it above 1."
+            )
         return math.log(low), math.log(high)
     if low is not None:
-        rule = f"{option} takes one threshold, the largest divergence"
-        raise ValueError(f"{rule}, got {key}={written}")
+        raise ValueError(
+            f"{option} takes one threshold, the largest divergence, got {key}={written}"
+        )
     return -math.inf, high
 
 
@@ -248,8 +254,10 @@ def check_corrected(config: CorrectionConfig, rollouts: Rollouts) -> None:
         return
     moved = rollouts.old_logprobs != rollouts.gen_logprobs
     if moved[rollouts.mask].any() if config.bypass_mode else rollouts.rollout_is_weights is None:
-        reason = "these rollouts are not corrected"
-        raise ValueError(f"{reason}. Give `Algorithm.signals` the result of `Algorithm.correct`.")
+        raise ValueError(
+            "these rollouts are not corrected. Give `Algorithm.signals` the result of "
+            "`Algorithm.correct`."
+        )
 
 
 def bypass_weights(

@@ -43,8 +43,10 @@ class MismatchConfig(Section):
     @model_validator(mode="after")
     def _something_stops(self) -> MismatchConfig:
         if self.probe == "on_stop" and self.stop_above is None:
-            reason = "nothing stops a run without `mismatch.stop_above`"
-            raise ValueError(f"`mismatch.probe: on_stop`: {reason}. Set that, or a number of steps")
+            raise ValueError(
+                "`mismatch.probe: on_stop`: nothing stops a run without `mismatch.stop_above`. "
+                "Set that, or a number of steps"
+            )
         return self
 
 
@@ -84,8 +86,10 @@ class LossConfig(Section):
         if kind and not self.use_importance_sampling_correction:
             raise ValueError(f"{kind} needs `use_importance_sampling_correction: true`")
         if (kind is None) != (high is None):
-            both = "`truncated_importance_sampling_type` and `truncated_importance_sampling_ratio`"
-            raise ValueError(f"{both} must be set together")
+            raise ValueError(
+                "`truncated_importance_sampling_type` and `truncated_importance_sampling_ratio` "
+                "must be set together"
+            )
         if kind in ("icepop", "seq-mask-tis") and low is None:
             raise ValueError(f"{kind} needs `truncated_importance_sampling_ratio_min`")
         if low is not None and (high is None or low > high):
@@ -111,11 +115,14 @@ def contradictions(
     weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
     """
     if correction.active and weighed:
-        reason = "`old_policy: sampler` or `rollout_correction` already corrects for the sampler"
-        cure = "Set this to false, or remove the other."
-        yield Finding("loss_fn.use_importance_sampling_correction", f"{reason}. {cure}")
-    if correction.bypass_mode and stop_above is not None:
-        reason = (
-            "with `old_policy: sampler` (bypass_mode) there are no trainer log-probs to compare"
+        yield Finding(
+            "loss_fn.use_importance_sampling_correction",
+            "`old_policy: sampler` or `rollout_correction` already corrects for the sampler. Set "
+            "this to false, or remove the other.",
         )
-        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set `old_policy: trainer`.")
+    if correction.bypass_mode and stop_above is not None:
+        yield Finding(
+            "mismatch.stop_above",
+            "with `old_policy: sampler` (bypass_mode) there are no trainer log-probs to compare. "
+            "Remove it, or set `old_policy: trainer`.",
+        )

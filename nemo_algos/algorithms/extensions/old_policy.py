@@ -43,8 +43,11 @@ def conflicts(plain: Mapping[str, Any]) -> Iterator[Finding]:
         hint = did_you_mean(str(written), known)
         yield Finding(KEY, f"it cannot be {written!r}{hint}. Set it to sampler or trainer.")
     elif written is not None and bypass is not None and bypass != (written == "sampler"):
-        reason = f"it is {written}, but `{BLOCK}.bypass_mode` is {str(bypass).lower()}"
-        yield Finding(KEY, f"{reason}, and both keys mean the same. Remove one of them.")
+        yield Finding(
+            KEY,
+            f"it is {written}, but `{BLOCK}.bypass_mode` is {str(bypass).lower()}, and both keys "
+            "mean the same. Remove one of them.",
+        )
 
 
 def _bypass(block: Any) -> bool | None:

@@ -106,8 +106,9 @@ class LossTerm:
             raise ValueError(f"{self.name}: params must be a subclass of nemo_algos.TermParams")
         needed = ["aggregation", *(["coef"] if self.coef is constant else [])]
         if missing := [key for key in needed if key not in fields]:
-            reason = f"params have no {missing[0]}"
-            raise ValueError(f"{self.name}: {reason}. Derive them from nemo_algos.TermParams.")
+            raise ValueError(
+                f"{self.name}: params have no {missing[0]}. Derive them from nemo_algos.TermParams."
+            )
         if unknown := sorted(self.needs - {*get_args(Need)}):
             raise ValueError(f"{self.name}: unknown value {unknown[0]!r} in `needs`")
 

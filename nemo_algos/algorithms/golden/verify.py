@@ -66,8 +66,9 @@ def errors_of(case: dict[str, Any]) -> list[Error]:
         errors = {k: _error(got[k], x, masks[k]) for k, x in expected.items()}
         return [Error(name, method, kind, e) for kind, e in errors.items()]
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"case {str(case)[:60]} ... cannot be read ({reason}). {FORMAT}") from None
+        raise ValueError(
+            f"case {str(case)[:60]} ... cannot be read ({type(error).__name__}: {error}). {FORMAT}"
+        ) from None
 
 
 def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:

@@ -63,8 +63,9 @@ def method_loss(
     """For `custom_loss_function_path`: a micro-batch's, times the batch size slime divides by."""
     algorithm, config = judge(args)
     if not all(hasattr(x, "method") for x in batch["returns"]):
-        reason = "this version of slime copies `returns`, so the bounds are lost"
-        raise ValueError(f"{reason}. Use slime 0.3.1.")
+        raise ValueError(
+            "this version of slime copies `returns`, so the bounds are lost. Use slime 0.3.1."
+        )
     given = {k: batch[k] for k in SHAPES} | slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
     given |= {"args": args, "with_entropy": True}
     scored = slime_loss.get_log_probs_and_entropy(logits, **given)[1]
@@ -112,8 +113,9 @@ def _groups(whole: Data, size: int) -> list[int]:
     if len({*whole["response"]}) < len(whole["response"]):
         raise ValueError("several samples per rollout are not supported")
     if len(whole["number"]) % size:
-        reason = "slime drops a part of a group"
-        raise ValueError(f"{reason}. Set global_batch_size to a divisor of the batch.")
+        raise ValueError(
+            "slime drops a part of a group. Set global_batch_size to a divisor of the batch."
+        )
     return [number // size for number in whole["number"]]
 
 

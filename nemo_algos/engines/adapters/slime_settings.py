@@ -56,11 +56,15 @@ def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
 def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
-        what = f"{algorithm.name} needs {', '.join(missing)}"
-        yield Finding("method", f"{what}, which slime does not provide")
+        yield Finding(
+            "method", f"{algorithm.name} needs {', '.join(missing)}, which slime does not provide"
+        )
     if algorithm.terms:
-        reason = "loss terms need counts per optimizer batch, which slime does not provide"
-        yield Finding("method.terms", f"{reason}. Remove them.")
+        yield Finding(
+            "method.terms",
+            "loss terms need counts per optimizer batch, which slime does not provide. Remove "
+            "them.",
+        )
     asked = ASKED | {"grpo_std_normalization": args.n_samples_per_prompt > 1}  # as slime has it
     if "ref_logprobs" in algorithm.needs or loss.reference_policy_kl_penalty:
         asked["use_kl_loss"] = True  # slime's switch for the reference

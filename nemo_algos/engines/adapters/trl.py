@@ -90,34 +90,47 @@ def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iter
     if not loss.use_importance_sampling_correction:
         return
     if not (args.use_vllm or sampled):
-        key = "loss_fn.use_importance_sampling_correction"
-        reason = "it needs the sampler's log-probs: use_vllm=True or a rollout_func provides them"
-        yield Finding(key, f"{reason}. Use one of them, or set this to False.")
+        yield Finding(
+            "loss_fn.use_importance_sampling_correction",
+            "it needs the sampler's log-probs: use_vllm=True or a rollout_func provides them. Use "
+            "one of them, or set this to False.",
+        )
     for name, neutral in NEUTRAL.items():
         if args.use_vllm and getattr(args, name) not in neutral:
-            reason = "vLLM's log-probs cover only the tokens it keeps, the trainer's cover all"
-            yield Finding(f"args.{name}", f"{reason}, so the correction is biased. Remove it.")
+            yield Finding(
+                f"args.{name}",
+                "vLLM's log-probs cover only the tokens it keeps, the trainer's cover all, so the "
+                "correction is biased. Remove it.",
+            )
 
 
 def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
-        what = f"{algorithm.name} needs {', '.join(missing)}"
-        yield Finding("method", f"{what}, which TRL does not provide")
+        yield Finding(
+            "method", f"{algorithm.name} needs {', '.join(missing)}, which TRL does not provide"
+        )
     for field in fields(GRPOConfig):
         advice = next((v for k, v in REPLACED.items() if field.name.startswith(k)), None)
         if advice and getattr(args, field.name) != field.default:
-            reason = "it only applies to TRL's loss, which the method replaces"
-            yield Finding(f"args.{field.name}", f"{reason}. Remove it; {advice}")
+            yield Finding(
+                f"args.{field.name}",
+                f"it only applies to TRL's loss, which the method replaces. Remove it; {advice}",
+            )
     if args.use_vllm and getattr(args, CORRECTION):
-        reason = "it only applies to TRL's loss, which the method replaces"
-        cure = "Set it to False, and set `loss_fn.use_importance_sampling_correction` instead."
-        yield Finding(f"args.{CORRECTION}", f"{reason}. {cure}")
+        yield Finding(
+            f"args.{CORRECTION}",
+            "it only applies to TRL's loss, which the method replaces. Set it to False, and set "
+            "`loss_fn.use_importance_sampling_correction` instead.",
+        )
     if args.steps_per_generation % args.gradient_accumulation_steps:
         found = args.steps_per_generation
         unit = args.gradient_accumulation_steps
-        what = f"{found} must be a multiple of `gradient_accumulation_steps: {unit}`"
-        yield Finding("args.steps_per_generation", f"{what}. Change one of them.")
+        yield Finding(
+            "args.steps_per_generation",
+            f"{found} must be a multiple of `gradient_accumulation_steps: {unit}`. Change one of "
+            "them.",
+        )
 
 
 class MethodTrainer(GRPOTrainer):
@@ -163,8 +176,15 @@ class MethodTrainer(GRPOTrainer):
         self._is_ours = False
         loss = super().training_step(*args, **named)
         if not self._is_ours:
-            reason = f"TRL {version('trl')} computes its loss without asking for the method's"
-            raise ConfigError([Finding("", f"{reason}. {TESTED_TRL}")])
+            raise ConfigError(
+                [
+                    Finding(
+                        "",
+                        f"TRL {version('trl')} computes its loss without asking for the method's. "
+                        f"{TESTED_TRL}",
+                    )
+                ]
+            )
         return loss
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
@@ -256,8 +276,15 @@ class MethodTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         known = self._own.get(self.model.training)
         if known is None or "rows" not in inputs:
-            reason = f"TRL {version('trl')} trains on batches that the method has not seen"
-            raise ConfigError([Finding("", f"{reason}. {TESTED_TRL}")])
+            raise ConfigError(
+                [
+                    Finding(
+                        "",
+                        f"TRL {version('trl')} trains on batches that the method has not seen. "
+                        f"{TESTED_TRL}",
+                    )
+                ]
+            )
         self._is_ours = True
         rollouts, signals = (x[inputs["rows"]] for x in known)
         terms = zip(self.algorithm.terms, self._recounted, strict=True)

@@ -64,26 +64,34 @@ NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; o
 def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
-        what = f"{algorithm.name} needs {', '.join(missing)}"
-        yield Finding("method", f"{what}, which verl does not provide")
+        yield Finding(
+            "method", f"{algorithm.name} needs {', '.join(missing)}, which verl does not provide"
+        )
     if algorithm.terms:
-        reason = "loss terms need counts per mini-batch, which verl does not provide"
-        yield Finding("method.terms", f"{reason}. Remove them.")
+        yield Finding(
+            "method.terms",
+            "loss terms need counts per mini-batch, which verl does not provide. Remove them.",
+        )
     stock = OmegaConf.load(str(files("verl.trainer.config") / "_generated_ppo_trainer.yaml"))
     for key, advice in REPLACED.items():
         if OmegaConf.select(config, key) != OmegaConf.select(stock, key):
             yield Finding(key, f"the method's loss replaces verl's. Remove it; {advice}")
     if OmegaConf.select(config, "rollout_correction"):
-        reason = "this adapter does not support it"
-        cure = "Remove it; set `loss_fn.use_importance_sampling_correction`."
-        yield Finding("rollout_correction", f"{reason}. {cure}")
+        yield Finding(
+            "rollout_correction",
+            "this adapter does not support it. Remove it; set "
+            "`loss_fn.use_importance_sampling_correction`.",
+        )
     if need_critic(config):
         yield Finding("critic.enable", "no method uses a critic. Set it to False.")
     rollout = config.actor_rollout_ref.rollout
     if loss.use_importance_sampling_correction and not rollout.calculate_log_probs:
-        reason = "`loss_fn.use_importance_sampling_correction` needs the sampler's log-probs"
         key = "actor_rollout_ref.rollout.calculate_log_probs"
-        yield Finding(key, f"{reason}. Set it to True.")
+        yield Finding(
+            key,
+            "`loss_fn.use_importance_sampling_correction` needs the sampler's log-probs. Set it "
+            "to True.",
+        )
 
 
 @register_trainer("nemo_algos")

@@ -85,6 +85,7 @@ def parse_question(value: Any, where: str) -> tuple[Asked, str | None]:
         ) from None
     answer = chat.pop()["content"] if chat and chat[-1]["role"] == "assistant" else None
     if not chat or chat[-1]["role"] != "user":
-        rule = "a conversation must end with a user message, or with the gold answer"
-        raise ValueError(f"{where}: {rule}")
+        raise ValueError(
+            f"{where}: a conversation must end with a user message, or with the gold answer"
+        )
     return chat, answer

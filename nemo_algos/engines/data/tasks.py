@@ -100,8 +100,9 @@ class Task(ABC):
 
     def keep(self, fits: Callable[[Any], bool]) -> None:
         """Leave out the examples whose prompts are longer than data.max_input_seq_length."""
-        what = f"{self.data.task} cannot skip long prompts"
-        raise ValueError(f"data.max_input_seq_length: {what}. Remove it.")
+        raise ValueError(
+            f"data.max_input_seq_length: {self.data.task} cannot skip long prompts. Remove it."
+        )
 
     def counts(self) -> str:
         """What is said of the data as a run begins."""
@@ -204,8 +205,10 @@ class MathProblems(Task):
         kept = [example for example in examples if fits(example)]
         self.dropped += len(examples) - len(kept)
         if split and not kept:
-            limit = f"`data.max_input_seq_length: {self.data.max_input_seq_length}`"
-            raise ValueError(f"{split.data_path}: every prompt is longer than {limit}")
+            raise ValueError(
+                f"{split.data_path}: every prompt is longer than `data.max_input_seq_length: "
+                f"{self.data.max_input_seq_length}`"
+            )
         return kept
 
     def _order(self, epoch: int) -> list[int]:

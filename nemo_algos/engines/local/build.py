@@ -61,9 +61,15 @@ def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -
     teacher = policy_of(section, config.data.rules, console)
     ids = policy.ids(PROBE)
     if teacher.ids(PROBE) != ids or teacher.decode(ids) != policy.decode(ids):
-        what = f"{name} has a different tokenizer from {config.policy.model_name}"
-        reason = "The teacher scores the policy's token ids, so both must be the same"
-        raise ConfigError([Finding("method.teacher", f"{what}. {reason}.")])
+        raise ConfigError(
+            [
+                Finding(
+                    "method.teacher",
+                    f"{name} has a different tokenizer from {config.policy.model_name}. The "
+                    "teacher scores the policy's token ids, so both must be the same.",
+                )
+            ]
+        )
     teacher.model.requires_grad_(False)
     return teacher.logprobs
 

@@ -259,19 +259,28 @@ def load_tokenizer(config: PolicySection) -> Any:
         tokenizer.pad_token = wanted.pad_token
     lacking = []
     if not tokenizer.chat_template:
-        reason = f"{config.model_name} has no chat template. Set it to one (Jinja)."
-        lacking.append(Finding("policy.tokenizer.chat_template", reason))
+        lacking.append(
+            Finding(
+                "policy.tokenizer.chat_template",
+                f"{config.model_name} has no chat template. Set it to one (Jinja).",
+            )
+        )
     if tokenizer.pad_token_id is None:
         end = tokenizer.eos_token
-        reason = f"{config.model_name} has no pad token. Set it, e.g. to its end token {end!r}."
-        lacking.append(Finding("policy.tokenizer.pad_token", reason))
+        lacking.append(
+            Finding(
+                "policy.tokenizer.pad_token",
+                f"{config.model_name} has no pad token. Set it, e.g. to its end token {end!r}.",
+            )
+        )
     if lacking:
         raise ConfigError(lacking)
     try:
         chat(tokenizer, "1 + 1 = ?")
     except Exception as error:  # whatever a template does
-        reason = f"the template cannot be rendered: {error}"
-        raise ConfigError([Finding("policy.tokenizer.chat_template", reason)]) from None
+        raise ConfigError(
+            [Finding("policy.tokenizer.chat_template", f"the template cannot be rendered: {error}")]
+        ) from None
     return tokenizer
 
 

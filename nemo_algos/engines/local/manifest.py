@@ -103,9 +103,11 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     found = differences(before, now)
     refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:
-        remedy = "Resume with the same values, or use another folder"
         listed = "\n  ".join(refused)
-        raise ValueError(f"{folder} contains a run with another config. {remedy}:\n  {listed}")
+        raise ValueError(
+            f"{folder} contains a run with another config. Resume with the same values, or use "
+            f"another folder:\n  {listed}"
+        )
     if found:
         entry = {"step": step, "at": _now(), "changed": [str(change) for change in found]}
         manifest |= {"config": now, "changes": [*manifest.get("changes", []), entry]}

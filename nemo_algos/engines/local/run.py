@@ -99,8 +99,10 @@ def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> 
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
         if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
-            kept = f"`policy.scheduler` still ends at step {steps}"
-            say(console, f"{kept}. Set it explicitly to extend it.")
+            say(
+                console,
+                f"`policy.scheduler` still ends at step {steps}. Set it explicitly to extend it.",
+            )
     return True
 
 
@@ -142,9 +144,10 @@ class TrainingRun:
         policy = self.config.policy
         data = self.trainer.task
         size = sum(p.numel() for p in self.trainer.policy.model.parameters())
-        held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} held out"
-        model = f"{policy.model_name}, {size:,} parameters, on {describe(policy)}"
-        return f"{model}; {data.counts()}, {held_out}"
+        return (
+            f"{policy.model_name}, {size:,} parameters, on {describe(policy)}; {data.counts()}, "
+            f"{len(data.held_out(self.config.grpo.max_val_samples))} held out"
+        )
 
     def _resume(self, path: Path) -> None:
         state = checkpoint.load(path)
@@ -153,9 +156,10 @@ class TrainingRun:
                 raise ValueError(f"its step is {state['step']}")
             self.trainer.load(state)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            what = f"{path} is not a checkpoint of this run ({reason})"
-            raise ValueError(f"{what}. Delete it.") from None
+            raise ValueError(
+                f"{path} is not a checkpoint of this run ({type(error).__name__}: "
+                f"{first_line(error)}). Delete it."
+            ) from None
         say(self.console, f"resumed at step {self.trainer.step_number} from {path}")
 
     def _train(self) -> None:
@@ -285,8 +289,7 @@ def finished_message(folder: Path, config: LocalConfig) -> str:
     if step < last and not ended:
         return ""
     key = "stop_at_validation_threshold" if step < last else "max_num_steps"
-    done = f"{folder} is already at step {step} of {last}{ended}"
-    return f"{done}. To continue, raise `grpo.{key}`."
+    return f"{folder} is already at step {step} of {last}{ended}. To continue, raise `grpo.{key}`."
 
 
 def write(trainer: Trainer, record: Record, console: Console) -> None:

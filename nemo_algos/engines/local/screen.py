@@ -71,8 +71,10 @@ class Screen:
         elif number > self.done and (number % 10 == 0 or number == self.steps or self._silent()):
             shown = (f"{k} {_short(row[v])}" for k, v in SHOWN.items() if v in row)
             pace = (time.monotonic() - self.start) / (number - self.done)
-            left = f"{pace * (self.steps - number) / 60:.1f} min left"
-            self._line(f"step {number}/{self.steps}  {'  '.join(shown)}  {left}")
+            self._line(
+                f"step {number}/{self.steps}  {'  '.join(shown)}  "
+                f"{pace * (self.steps - number) / 60:.1f} min left"
+            )
 
     def track(self, items: Sequence[int], doing: str) -> Iterator[int]:
         """The items one by one, in sight."""
@@ -149,13 +151,16 @@ class Remarks:
         failed = [v.detail or v.status for v in verdicts if v.status != "ok"]
         if (last := failed[-1] if failed else "") not in self.told:
             self.told.add(last)
-            count = f"{len(failed)} of {len(verdicts)} responses"
-            said.append(f"step {step}: {count} could not be judged; the last one: {last}")
+            said.append(
+                f"step {step}: {len(failed)} of {len(verdicts)} responses could not be judged; "
+                f"the last one: {last}"
+            )
         cut = sum(tokens[-1] not in self.ends for tokens in responses)
         if responses and cut >= NEARLY_ALL * len(responses):
-            count = f"{cut} of {len(responses)} responses"
-            key = f"policy.generation.max_new_tokens={self.limit}"
-            said.append(f"step 1: {count} were cut at {key}. Raise it.")
+            said.append(
+                f"step 1: {cut} of {len(responses)} responses were cut at "
+                f"policy.generation.max_new_tokens={self.limit}. Raise it."
+            )
         self.rewards |= {verdict.reward for verdict in verdicts}
         self.steps += 1
         if self.steps == SETTLED and len(self.rewards) == 1:

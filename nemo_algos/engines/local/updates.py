@@ -217,8 +217,13 @@ def scheduler_of(entries: Sequence[TorchClass | Milestones], optimizer: Optimize
         except ConfigError as error:
             findings += error.findings
     if named and (len(milestones) != len(named) - 1 or milestones != sorted(set(milestones))):
-        needed = f"{len(named)} schedulers need {len(named) - 1} ascending milestones"
-        findings.append(Finding(SCHEDULER, f"{needed}, got {milestones}"))
+        findings.append(
+            Finding(
+                SCHEDULER,
+                f"{len(named)} schedulers need {len(named) - 1} ascending milestones, got "
+                f"{milestones}",
+            )
+        )
     if findings:
         raise ConfigError(findings)
     if not made:
@@ -233,16 +238,23 @@ def _make(component: TorchClass, key: str, base: type, argument: Any) -> Any:
     module, _, name = component.name.rpartition(".")
     if not module:
         example = "torch.optim.AdamW" if base is Optimizer else "torch.optim.lr_scheduler.LinearLR"
-        reason = f"{component.name} has no module. Name the class in full, such as {example}."
-        raise ConfigError([Finding(key, reason)])
+        raise ConfigError(
+            [
+                Finding(
+                    key,
+                    f"{component.name} has no module. Name the class in full, such as {example}.",
+                )
+            ]
+        )
     try:
         kind = resolve_name(f"{module}:{name}")
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise TypeError(f"it is not a subclass of {base.__name__}")
         return kind(argument, **component.kwargs)
     except Exception as error:  # of the class: its own kinds
-        reason = f"{component.name} cannot be built with {component.kwargs}: {error}"
-        raise ConfigError([Finding(key, reason)]) from None
+        raise ConfigError(
+            [Finding(key, f"{component.name} cannot be built with {component.kwargs}: {error}")]
+        ) from None
 
 
 def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]) -> list[Finding]:

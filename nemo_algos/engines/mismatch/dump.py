@@ -222,8 +222,9 @@ def from_arrays(arrays: dict[str, Any]) -> Dump:
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):
         if not (np.abs(known[name].astype(np.float64)) < 2**53).all():
-            reason = "NaN, infinity or numbers beyond 2^53"
-            raise ValueError(f"{name} has {reason}. Give integers, or omit it.")
+            raise ValueError(
+                f"{name} has NaN, infinity or numbers beyond 2^53. Give integers, or omit it."
+            )
         known[name] = known[name].astype(np.int64)
     for name in numbers.intersection(PER_RESPONSE):
         if known[name].ndim == 0:

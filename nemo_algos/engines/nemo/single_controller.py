@@ -247,20 +247,27 @@ def sampler_faults(section: Any) -> Iterator[Finding]:
     try:
         sampler = resolve_name(section.target)
     except (ImportError, AttributeError) as problem:
-        reason = f"{section.target} cannot be imported: {problem}"
-        yield Finding(f"{SAMPLER}.target", f"{reason}. Put its folder on PYTHONSAMPLER.")
+        yield Finding(
+            f"{SAMPLER}.target",
+            f"{section.target} cannot be imported: {problem}. Put its folder on PYTHONSAMPLER.",
+        )
         return
     protocol = vars(staleness_sampler.PromptGroupSampler)
     asked = [name for name in protocol if not name.startswith("_") and not hasattr(sampler, name)]
     if asked:
-        reason = f"{section.target} lacks {', '.join(asked)}, which the controller calls"
-        yield Finding(f"{SAMPLER}.target", f"{reason}. Add what NeMo-RL's PromptGroupSampler has.")
+        yield Finding(
+            f"{SAMPLER}.target",
+            f"{section.target} lacks {', '.join(asked)}, which the controller calls. Add what "
+            "NeMo-RL's PromptGroupSampler has.",
+        )
     try:
         inspect.signature(sampler).bind("the buffer", **section.model_extra)
     except TypeError as problem:
-        reason = f"{section.target} gets all other keys of the section: {problem}"
-        hint = "`async_rl._override_: true` drops those of the base config"
-        yield Finding(SAMPLER, f"{reason}. Correct them ({hint}).")
+        yield Finding(
+            SAMPLER,
+            f"{section.target} gets all other keys of the section: {problem}. Correct them "
+            "(`async_rl._override_: true` drops those of the base config).",
+        )
 
 
 def train(

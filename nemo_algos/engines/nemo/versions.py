@@ -71,8 +71,11 @@ def check_gym() -> None:
 def refuse(problems: list[str]) -> None:
     """Raises ImportError where there are any."""
     if problems:
-        what = f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED})"
-        raise ImportError("\n  ".join([f"{what}:", *problems]))
+        raise ImportError(
+            "\n  ".join(
+                [f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):", *problems]
+            )
+        )
 
 
 def setup_result(

@@ -20,8 +20,10 @@ def refusal(root: Path = ROOT) -> str | None:
     """What is wrong with an installed package, whose folder would carry all others with it."""
     if root.name not in ("site-packages", "dist-packages"):
         return None
-    where = f"nemo_algos is installed in {root}, and workers have environments of their own"
-    return f"{where}: run from a checkout on a filesystem that every node mounts"
+    return (
+        f"nemo_algos is installed in {root}, and workers have environments of their own: run from "
+        "a checkout on a filesystem that every node mounts"
+    )
 
 
 def export() -> None:
@@ -50,9 +52,11 @@ def check() -> None:
     answers = ray.get([remote.options(scheduling_strategy=s).remote() for s in strategies])
     failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
     if failed:
-        hint = "mount it at the same path on every node, and start Ray with it on PYTHONPATH"
         nodes = "; ".join(failed)
-        raise ValueError(f"workers cannot import nemo_algos from {ROOT}: {hint} ({nodes})")
+        raise ValueError(
+            f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every "
+            f"node, and start Ray with it on PYTHONPATH ({nodes})"
+        )
 
 
 def register_worker(module: str, kind: str = "EntropyWorker") -> str:

@@ -61,8 +61,9 @@ class LocalSampler:
             generator = torch.Generator(next(self.policy.model.parameters()).device)
             generator.manual_seed(seed_of(self.seed, problem.id, samples[0]))
             if problem.images:
-                reason = "the embedded engine does not support images"
-                raise ValueError(f"{reason}. Set `model.engine: endpoint`.")
+                raise ValueError(
+                    "the embedded engine does not support images. Set `model.engine: endpoint`."
+                )
             prompt = self.policy.encode(problem.messages, problem.prefix)
             responses = self._responses(prompt, len(samples), generator)
             drawn = zip(samples, responses, strict=True)

@@ -162,10 +162,12 @@ def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> 
     for name in (each.benchmark.name for each in loaded if trained):
         verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
         if trained and trained.rewards not in ([], [verifier]):
-            theirs = f"trained with {', '.join(trained.rewards)}"
-            line = f"{name}: {theirs}, but judged by {verifier}"
-            hint = f"to change it, set `benchmarks.{name}.verifier`"
-            console.print(f"{line}; {hint}", markup=False, soft_wrap=True)
+            console.print(
+                f"{name}: trained with {', '.join(trained.rewards)}, but judged by {verifier}; to "
+                f"change it, set `benchmarks.{name}.verifier`",
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def _say_counts(loaded: Loaded, console: Console) -> None:
@@ -195,8 +197,10 @@ def _refuse_refusals(store: Store) -> None:
     if refusals and len(refusals) == len(store.generations):
         (store.folder / "metrics.json").unlink(missing_ok=True)
         hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
-        all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
-        raise ValueError(f"{store.folder.name}: {all_of}. {refusals[0]}{hint}")
+        raise ValueError(
+            f"{store.folder.name}: the server refused all {len(refusals)} requests, so nothing is "
+            f"measured. {refusals[0]}{hint}"
+        )
 
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
@@ -220,8 +224,11 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
     unjudged = [v for _, _, v in store.judged() if v and v.status != "ok"]
     for status, number in Counter(v.status for v in unjudged).items():
         first = next(v.detail for v in unjudged if v.status == status) or "-"
-        line = f"warning: {number} verdicts are {status}; the first one: {first}"
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(
+            f"warning: {number} verdicts are {status}; the first one: {first}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:

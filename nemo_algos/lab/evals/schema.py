@@ -81,8 +81,10 @@ class LocalModel(Section):
         """The training run's config. Raises ValueError where the folder holds none."""
         path = Path(self.run or "") / "manifest.json"
         if not path.is_file():
-            what = f"{self.run} is not a training run: it has no manifest.json"
-            raise ValueError(f"model.run: {what}. Name one, such as runs/etr/exp_001.")
+            raise ValueError(
+                f"model.run: {self.run} is not a training run: it has no manifest.json. Name one, "
+                "such as runs/etr/exp_001."
+            )
         return validate(LocalConfig, manifest.read(path), "model.run: its config")
 
     @property
@@ -287,23 +289,32 @@ class EvalConfig(Section, Generic[Model]):
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
         if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
-            reason = "a NeMo-RL file contains one benchmark"
-            raise ValueError(f"benchmarks: {reason}. Name that one only.")
+            raise ValueError(
+                "benchmarks: a NeMo-RL file contains one benchmark. Name that one only."
+            )
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
-            reason = "the embedded engine cannot decode greedily"
-            raise ValueError(f"sampling.temperature: {reason}. Set it above 0.")
+            raise ValueError(
+                "sampling.temperature: the embedded engine cannot decode greedily. Set it above 0."
+            )
         if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
-            reason = "only `model.engine: endpoint` supports it"
-            raise ValueError(f"sampling.logprobs: {reason}. Remove it.")
+            raise ValueError(
+                "sampling.logprobs: only `model.engine: endpoint` supports it. Remove it."
+            )
         if self.sampling.perturbation and not isinstance(self.model, LocalModel):
-            reason = "a server cannot change its sampling at one token"
-            raise ValueError(f"sampling.perturbation: {reason}. Set `model.engine=local`.")
+            raise ValueError(
+                "sampling.perturbation: a server cannot change its sampling at one token. Set "
+                "`model.engine=local`."
+            )
         if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
-            both = "`sampling.max_tokens` and `model.extra.max_completion_tokens`"
-            raise ValueError(f"{both} mean the same. Set one of them.")
+            raise ValueError(
+                "`sampling.max_tokens` and `model.extra.max_completion_tokens` mean the same. Set "
+                "one of them."
+            )
         if len(self.folder.name.encode(errors="replace")) > LONGEST_PART:
-            reason = f"the folder {str(self.folder)[:40]}..., named after the model, is too long"
-            raise ValueError(f"out: {reason} for a path. Set it.")
+            raise ValueError(
+                f"out: the folder {str(self.folder)[:40]}..., named after the model, is too long "
+                "for a path. Set it."
+            )
         return self
 
     @property

@@ -155,8 +155,10 @@ class Store:
                 problems.append(p)
                 rows.append(judged)
         if not rows:
-            what = f"no problem has all {self.samples} responses"
-            raise ValueError(f"{self.folder}: {what}. Run the evaluation again.")
+            raise ValueError(
+                f"{self.folder}: no problem has all {self.samples} responses. Run the evaluation "
+                "again."
+            )
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=problems,
@@ -200,13 +202,16 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     try:
         stored = read_object(path, EvalManifest)
     except ValueError as error:
-        reason = f"{path} is not the manifest of an evaluation ({error})"
-        raise ValueError(f"{reason}. Delete the folder, or set `out`.") from None
+        raise ValueError(
+            f"{path} is not the manifest of an evaluation ({error}). Delete the folder, or set "
+            "`out`."
+        ) from None
     different = "\n  ".join(map(str, differences(_belonging(stored), _belonging(manifest))))
     rows = read_lines(folder / "generations.jsonl", GenerationLine)
     if different and any(not row["finish"].startswith(REFUSED) for row in rows):
-        another = f"{folder} contains another evaluation. Set `out` to another folder"
-        raise ValueError(f"{another}:\n  {different}")
+        raise ValueError(
+            f"{folder} contains another evaluation. Set `out` to another folder:\n  {different}"
+        )
 
 
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,10 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
     for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():
         if base[key] != tuned[key]:
-            values = f"{key}={base[key]} against {tuned[key]}"
-            raise ValueError(f"{values} differ. Evaluate both with the same {thing}.")
+            raise ValueError(
+                f"{key}={base[key]} against {tuned[key]} differ. Evaluate both with the same "
+                f"{thing}."
+            )
     n = base["samples"]
     ks = base["curves"]["pass@k"]["k"]
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]

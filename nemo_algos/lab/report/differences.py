@@ -32,8 +32,7 @@ def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
                 labels.setdefault(value, []).append(run.label)
             listed = ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
             found.append(f"{name} is {listed}")
-    alike = "The runs were not evaluated in the same way"
-    return [f"{alike}: {'; '.join(found)}."] if found else []
+    return [f"The runs were not evaluated in the same way: {'; '.join(found)}."] if found else []
 
 
 def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Difference]:

@@ -99,8 +99,11 @@ def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
     by_rule: dict[str, list[str]] = {}
     for run in (run for group in groups for run in group.runs):
         settings = run.evals[benchmark]["settings"]
-        similar = f"{SIMILARITIES[settings['ucc_similarity']]} ≥ {at or settings['ucc_threshold']}"
-        by_rule.setdefault(f"{similar}, {settings['linkage']} linkage", []).append(run.label)
+        by_rule.setdefault(
+            f"{SIMILARITIES[settings['ucc_similarity']]} ≥ {at or settings['ucc_threshold']}, "
+            f"{settings['linkage']} linkage",
+            [],
+        ).append(run.label)
     named = [f"{rule} ({', '.join(labels)})" for rule, labels in by_rule.items()]
     return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
 
@@ -114,11 +117,13 @@ def _unless_pass(curve: str, curves: Measured) -> Measured | None:
 
 
 def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
-    caption = "At the largest k. With a lower threshold fewer responses count as different."
     name = f"{benchmark}_ucc_by_threshold"
     title = "UCC@n by threshold"
     lines = _lines(benchmark, groups, _ucc_by_threshold)
-    caption = f"{caption} {_solution(benchmark, groups, at='threshold')}"
+    caption = (
+        "At the largest k. With a lower threshold fewer responses count as different. "
+        f"{_solution(benchmark, groups, at='threshold')}"
+    )
     y = "different correct solutions"
     return Figure(name, title, "similarity threshold", y, lines, caption)
 

@@ -102,8 +102,9 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
     panels = [Panel(side.label, of_responses(similarity, rows)) for side, rows in texts]
     right = " and ".join(f"{_right(side)[problem]} of {len(rows)}" for side, rows in texts)
     rule = RULE.format(every="every run" if len(sides) > 1 else "the run")
-    shown = f"Responses to problem {problem} ({right} correct), in the order of sampling."
-    caption = f"{shown} It is {rule}."
+    caption = (
+        f"Responses to problem {problem} ({right} correct), in the order of sampling. It is {rule}."
+    )
     return Matrix(name, title, panels, caption)
 
 

@@ -86,9 +86,10 @@ def parsed(file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        what = f"Python {python} cannot read {file}: {error}"
-        raise ValueError(f"{what}. Run nemo-algos with the Python of that NeMo-RL.") from None
+        raise ValueError(
+            f"Python {sys.version_info.major}.{sys.version_info.minor} cannot read {file}: "
+            f"{error}. Run nemo-algos with the Python of that NeMo-RL."
+        ) from None
 
 
 @cache

@@ -22,8 +22,11 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
     a = run.algorithm
     key = GROUP
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
-        reason = "a group of 1 response has no advantage, so nothing would be learned"
-        yield error(key, f"{reason}. Set it to 8 or more.")
+        yield error(
+            key,
+            "a group of 1 response has no advantage, so nothing would be learned. Set it to 8 or "
+            "more.",
+        )
 
 
 def tracked_project(run: AnyRun) -> Iterator[Finding]:
@@ -32,8 +35,11 @@ def tracked_project(run: AnyRun) -> Iterator[Finding]:
     project = str(run[path] or "")
     odd = [letter for letter in NOT_IN_A_PROJECT if letter in project]
     if run["logger.wandb_enabled"] and odd:
-        reason = f"W&B refuses {' '.join(odd)} in a project's name, after the model has loaded"
-        yield error(path, f"{reason}. Write another name; a team's is `logger.wandb.entity`.")
+        yield error(
+            path,
+            f"W&B refuses {' '.join(odd)} in a project's name, after the model has loaded. Write "
+            "another name; a team's is `logger.wandb.entity`.",
+        )
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
@@ -57,11 +63,13 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
         if apart and takes_sampler(a)
         else f"To clip, {more}."
     )
-    one = f"{responses} responses make one update per step"
-    ratios = f"With the trainer's old policy every ratio is then 1, and {a.name} is {left}."
     idle = f" The ratio terms of {' and '.join(lost)} have no effect." if lost else ""
     say = warning if lost else note
-    yield say(key, f"{one}. {ratios}{idle} {cure}")
+    yield say(
+        key,
+        f"{responses} responses make one update per step. With the trainer's old policy every "
+        f"ratio is then 1, and {a.name} is {left}.{idle} {cure}",
+    )
 
 
 def vanishing_weights(run: AnyRun) -> Iterator[Finding]:

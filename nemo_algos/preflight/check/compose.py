@@ -51,8 +51,14 @@ def compose(written: DictConfig, release: Release) -> Composed:
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):
-        reason = f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
-        raise ConfigError([*unknown, Finding("method", reason)])
+        raise ConfigError(
+            [
+                *unknown,
+                Finding(
+                    "method", f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
+                ),
+            ]
+        )
     replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
     kept = {k: v for k, v in own.items() if k not in replaced}
     wrong = [*_misplaced(kept, base, release.declared, name)]
@@ -70,13 +76,25 @@ def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
     """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
     if name not in release.configs:
         near = did_you_mean(name, sorted(release.configs))
-        reason = f"{name} is not below examples/configs of {release.name}{near}"
-        raise ConfigError([Finding("nemo_rl.config", reason)])
+        raise ConfigError(
+            [
+                Finding(
+                    "nemo_rl.config",
+                    f"{name} is not below examples/configs of {release.name}{near}",
+                )
+            ]
+        )
     base = release.configs[name]
     if not is_grpo(base):
-        reason = f"{name} is a config for {purpose(base)}, but methods here need a GRPO trainer"
-        cure = f"Use a config with a grpo section, such as {DEFAULT}."
-        raise ConfigError([Finding("nemo_rl.config", f"{reason}. {cure}")])
+        raise ConfigError(
+            [
+                Finding(
+                    "nemo_rl.config",
+                    f"{name} is a config for {purpose(base)}, but methods here need a GRPO "
+                    f"trainer. Use a config with a grpo section, such as {DEFAULT}.",
+                )
+            ]
+        )
     return base, release.tree(name)
 
 
@@ -131,8 +149,11 @@ def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> 
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _nulls(value, like, f"{path}.")
         elif isinstance(like, Mapping) and value is None:
-            reason = "it must not be null, because other keys take their values from it"
-            yield Finding(path, f"{reason}. Remove the line.")
+            yield Finding(
+                path,
+                "it must not be null, because other keys take their values from it. Remove the "
+                "line.",
+            )
 
 
 def _register_resolvers() -> None:

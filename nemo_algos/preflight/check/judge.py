@@ -62,8 +62,15 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if select(written, "engine") != "nemo_rl":
-        reason = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
-        raise ConfigError([Finding("engine", reason)])
+        raise ConfigError(
+            [
+                Finding(
+                    "engine",
+                    "must be nemo_rl, and this config is for the embedded engine: `train` runs it "
+                    "here",
+                )
+            ]
+        )
     return judge_composed(compose(written, release), seconds)
 
 

@@ -49,13 +49,20 @@ def unknown_keys(
         near = _near(path, known)
         example = _examples(release).get(path)
         if example is not None:
-            what = f"NeMo-RL's types lack it, and only configs such as its {example} have it"
-            findings.append(Finding(path, f"{what}. Make sure it is read.", severity="warning"))
+            findings.append(
+                Finding(
+                    path,
+                    f"NeMo-RL's types lack it, and only configs such as its {example} have it. "
+                    "Make sure it is read.",
+                    severity="warning",
+                )
+            )
         elif release.root is not None:
             findings.append(Finding(path, f"unknown key of NeMo-RL{near}"))
         else:
-            what = f"{release.name} has no such key{near}. {OTHERS}"
-            findings.append(Finding(path, what, severity="warning"))
+            findings.append(
+                Finding(path, f"{release.name} has no such key{near}. {OTHERS}", severity="warning")
+            )
     return findings
 
 

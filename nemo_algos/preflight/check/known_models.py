@@ -88,8 +88,10 @@ def _relative(name: str) -> str:
     alike = [known for known in table() if TRAINED.sub("", known) == TRAINED.sub("", name)]
     if not alike:
         near = did_you_mean(name, sorted(table()))
-        cure = f"Get it by `hf download {name} {FILE}`, or name a folder with its {FILE}."
-        raise ValueError(f"Model {name} is unknown{near}. {cure}")
+        raise ValueError(
+            f"Model {name} is unknown{near}. Get it by `hf download {name} {FILE}`, or name a "
+            f"folder with its {FILE}."
+        )
     return max(alike, key=lambda known: table()[known].max_position_embeddings)
 
 
@@ -142,18 +144,20 @@ def _network_of(values: Mapping[str, Any], where: str) -> Any:
         import torch
         import transformers
     except ImportError:
-        reason = "this model is not in the shipped table, so its config is read with transformers"
-        raise ValueError(f"{where}: {reason}, which is not installed. {INSTALL}") from None
+        raise ValueError(
+            f"{where}: this model is not in the shipped table, so its config is read with "
+            f"transformers, which is not installed. {INSTALL}"
+        ) from None
     transformers.logging.set_verbosity_error()
     try:
         with torch.device("meta"):
             return _class(values, transformers)._from_config(_config(values, transformers))
     except Exception as problem:
-        named = f"{where} (model_type {values.get('model_type')})"
         said = " ".join(str(problem).split())[:300]
         raise ValueError(
-            f"{named} cannot be built by transformers {transformers.__version__}: {said}. Correct "
-            "the file, or install a version that supports this model. Code of the model is not run."
+            f"{where} (model_type {values.get('model_type')}) cannot be built by transformers "
+            f"{transformers.__version__}: {said}. Correct the file, or install a version that "
+            "supports this model. Code of the model is not run."
         ) from None
 
 

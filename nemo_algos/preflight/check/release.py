@@ -165,8 +165,10 @@ def _how_to_get(named: str) -> str:
     """What to do about something that is no checkout; a name of a version is taken for one."""
     version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", named)
     branch = f" --branch v{version[1]}" if version else ""
-    what = "this is not a folder with a NeMo-RL checkout"
-    return f"{what}. Get one, and name its folder: {CLONE.format(branch)}"
+    return (
+        "this is not a folder with a NeMo-RL checkout. Get one, and name its folder: "
+        f"{CLONE.format(branch)}"
+    )
 
 
 def is_checkout(root: Path) -> bool:

@@ -44,8 +44,10 @@ def read_steps(run: Path) -> dict[str, float]:
         elif steps:
             steps[-1].setdefault(name, float(seconds))
     if not steps:
-        reason = f"{file} has no line {TOTAL!r} of NeMo-RL's"
-        raise ValueError(f"--measured: {reason}. Wait for the first step, or name another log.")
+        raise ValueError(
+            f"--measured: {file} has no line {TOTAL!r} of NeMo-RL's. Wait for the first step, or "
+            "name another log."
+        )
     counted = steps[1:] or steps
     found = {"step": statistics.median(step["step"] for step in counted)}
     for part, names in PARTS.items():
@@ -135,8 +137,10 @@ def _target(p: Plan, sums: dict[str, float]) -> str:
     hours = sums["seconds"] / 3600
     lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
     cost = f", which cost {sums['price']:,.0f}" if "price" in sums else ""
-    total = f"{sums['tokens'] / 1e9:.2f}B tokens, {lasting}, {sums['gpu_hours']:,.0f} GPU-hours"
-    return f"{sums['steps']:,} of {p.steps:,} steps: {total}{cost}{_whole(p, sums)}"
+    return (
+        f"{sums['steps']:,} of {p.steps:,} steps: {sums['tokens'] / 1e9:.2f}B tokens, {lasting}, "
+        f"{sums['gpu_hours']:,.0f} GPU-hours{cost}{_whole(p, sums)}"
+    )
 
 
 def _whole(p: Plan, sums: dict[str, float]) -> str:
@@ -210,9 +214,11 @@ def _verdict(p: Plan, change: Change | None) -> str:
     if not p.generates:
         problems.append("the KV cache cannot hold one sequence of full length")
     if not problems:
-        held = f"{p.cached_sequences:.0f} sequences of full length"
         close = ", but tight: the top of the range does not fit" if p.tight else ""
-        return f"[green]fits[/green]{close}; an engine's cache holds {held}"
+        return (
+            f"[green]fits[/green]{close}; an engine's cache holds {p.cached_sequences:.0f} "
+            "sequences of full length"
+        )
     keys = " ".join(f"{k}={override_value(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"
@@ -222,8 +228,10 @@ def sizes(p: Plan) -> str:
     """A layout's name."""
     lay = p.run.layout
     again = p.run.backend("activation_checkpointing")
-    groups = f"TP {lay.tensor} PP {lay.pipeline} CP {lay.context} EP {lay.expert}"
-    return f"{groups}{', recomputed' if again else ''}"
+    return (
+        f"TP {lay.tensor} PP {lay.pipeline} CP {lay.context} EP "
+        f"{lay.expert}{', recomputed' if again else ''}"
+    )
 
 
 def ranking(

@@ -203,5 +203,4 @@ def _reason(tried: list[Plan], fitting: list[Plan]) -> str:
             "the heads. Lower policy.max_total_sequence_length, or use a GPU with more memory."
         )
     needed = sum(least.training.values()) / 1e9
-    have = f"{least.run.gpu.memory / 1e9:.0f}"
-    return f"the smallest needs {needed:.0f} GB, but a GPU has {have} GB."
+    return f"the smallest needs {needed:.0f} GB, but a GPU has {least.run.gpu.memory / 1e9:.0f} GB."

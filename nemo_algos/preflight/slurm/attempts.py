@@ -56,9 +56,9 @@ def read_attempts(run: Path) -> list[Noted]:
             continue
         match = LINE.fullmatch(line)
         if match is None or match[5] not in ("start", *ENDS):
-            hint = "Remove the line, or the folder if it is not a run of yours."
             raise ValueError(
-                f"{file}, line {number}: {line[:80]!r} was not written by a job. {hint}"
+                f"{file}, line {number}: {line[:80]!r} was not written by a job. Remove the line, "
+                "or the folder if it is not a run of yours."
             )
         found.append(Noted(match[1], int(match[2]), int(match[3]), int(match[4]), match[5]))
     return found
@@ -112,8 +112,10 @@ def _checkpoints(script: Path) -> Path:
     try:
         return Path(*shlex.split(given[0])) if given else script.parent / "checkpoints"
     except ValueError as error:
-        hint = "Write the run again: nemo-algos slurm CONFIG."
-        raise ValueError(f"{script}: CHECKPOINTS={given[0][:80]!r}: {error}. {hint}") from None
+        raise ValueError(
+            f"{script}: CHECKPOINTS={given[0][:80]!r}: {error}. Write the run again: nemo-algos "
+            "slurm CONFIG."
+        ) from None
 
 
 def _steps(log: Path) -> list[str]:

@@ -136,8 +136,10 @@ def size(job: Job, plain: Mapping[str, Any]) -> str:
     gpus = at(plain, "cluster.gpus_per_node")
     hours = nodes * gpus * seconds(job.time) / 3600
     more = f" ({hours * (job.max_requeues + 1):g} with {job.max_requeues} requeues)"
-    each = f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPU{'s' * (gpus > 1)}, {job.time} a job"
-    return f"{each}: at most {hours:g} GPU-hours{more if job.max_requeues else ''}"
+    return (
+        f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPU{'s' * (gpus > 1)}, {job.time} a job: at "
+        f"most {hours:g} GPU-hours{more if job.max_requeues else ''}"
+    )
 
 
 def absolute(written: DictConfig, folder: Path) -> DictConfig:
@@ -174,14 +176,20 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
             yield Finding(key, f"must be an absolute path, got {value!r}")
         elif (mode := _mode(value, mounts)) != "writable":
             where = "mounted read-only" if mode else "not in a mounted folder"
-            hint = "Add --mounts HOST:CONTAINER for a folder above it."
-            yield Finding(key, f"{value} is {where}, so its content would be lost. {hint}")
+            yield Finding(
+                key,
+                f"{value} is {where}, so its content would be lost. Add --mounts HOST:CONTAINER "
+                "for a folder above it.",
+            )
     inputs = {value: key for key, value in reversed(list(texts(plain))) if key not in OUTPUTS}
     for value, key in reversed(inputs.items()):
         lacks = value.startswith("/") and value not in EVERYWHERE and not _mode(value, mounts)
         if lacks and os.path.exists(value):
-            hint = f"Add --mounts {value}:{value}, or for a folder above it."
-            yield Finding(key, f"{value} exists here, but not in the container. {hint}")
+            yield Finding(
+                key,
+                f"{value} exists here, but not in the container. Add --mounts {value}:{value}, or "
+                "for a folder above it.",
+            )
 
 
 def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
@@ -225,5 +233,7 @@ def caches(mounts: list[str]) -> Iterator[Finding]:
     for name in CACHES:
         path = os.environ.get(name, "")
         if path and not _mode(path, mounts):
-            hint = f"Add --mounts {path}:{path}."
-            yield warning(name, f"{path} is not mounted, so every job fills it again. {hint}")
+            yield warning(
+                name,
+                f"{path} is not mounted, so every job fills it again. Add --mounts {path}:{path}.",
+            )

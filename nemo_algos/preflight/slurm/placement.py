@@ -40,15 +40,21 @@ def unseen(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Finding
         if not home or home in (str(batch.ROOT), str(job.program.parent)):
             continue
         if os.path.basename(home) in INSTALLED:
-            what = f"{value} is installed on this machine, in {home}"
-            yield warning(key, f"{what}. Make sure that the image has it, too.")
+            yield warning(
+                key,
+                f"{value} is installed on this machine, in {home}. Make sure that the image has "
+                "it, too.",
+            )
             continue
         cures = [] if home in searched else [f"put PYTHONPATH={home} before the command"]
         if not batch.at_its_place(home, mounted):
             cures.append(f"add --mounts {home}:{home}")
         if cures:
-            what = f"{value} is imported from {home}, where the job does not find it"
-            yield Finding(key, f"{what}. To cure this, {' and '.join(cures)}.")
+            yield Finding(
+                key,
+                f"{value} is imported from {home}, where the job does not find it. To cure this, "
+                f"{' and '.join(cures)}.",
+            )
 
 
 def _home(module: str) -> str:
@@ -94,19 +100,25 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
         if at(plain, key) != value:
             yield Finding(key, f"it is {at(plain, key)}, but {option} is {value}. Change one.")
     if not at(plain, "checkpointing.enabled"):
-        reason = "the job resumes from checkpoints"
-        yield Finding("checkpointing.enabled", f"must be true, because {reason}")
+        yield Finding(
+            "checkpointing.enabled", "must be true, because the job resumes from checkpoints"
+        )
     nodes = _nodes(job.partition)
     gpus = at(plain, "cluster.gpus_per_node")
-    if counts := {node.gpus for node in nodes if node.gpus}:
-        what = f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs"
-        if gpus not in counts:
-            cure = "ray.sub takes all GPUs of a node: set that number."
-            yield Finding("cluster.gpus_per_node", f"{what}. {cure}")
+    counts = {node.gpus for node in nodes if node.gpus}
+    if counts and gpus not in counts:
+        yield Finding(
+            "cluster.gpus_per_node",
+            f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs. "
+            "ray.sub takes all GPUs of a node: set that number.",
+        )
     longest = max((node.limit for node in nodes), default=inf)
     if batch.seconds(job.time) > longest:
-        what = f"{job.time} exceeds the partition's limit of {longest / 3600:g} hours"
-        yield Finding("--time", f"{what}, so the job would wait forever. Choose less.")
+        yield Finding(
+            "--time",
+            f"{job.time} exceeds the partition's limit of {longest / 3600:g} hours, so the job "
+            "would wait forever. Choose less.",
+        )
     yield from batch.unmounted(plain, batch.mounts(job, folder))
     yield from unseen(plain, job, folder)
 
@@ -162,13 +174,17 @@ def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]
         return job, None
     if not step or (run["grpo.max_rollout_turns"] or 1) > 1:
         reason = "`plan` does not know this model" if not step else "rollouts have several turns"
-        what = f"it is off, because {reason}"
-        cure = "Set the minutes after which a run without a new step is restarted."
-        return job._replace(stalled=0), note("--stalled", f"{what}. {cure}")
+        return job._replace(stalled=0), note(
+            "--stalled",
+            f"it is off, because {reason}. Set the minutes after which a run without a new step "
+            "is restarted.",
+        )
     limit = 60 * ceil(max(SLOWER * step, HANGS) / 60)
-    what = f"a run without a new step for {limit // 60} minutes is restarted"
-    reason = f"{SLOWER} planned steps, at least {HANGS // 60} minutes"
-    return job._replace(stalled=limit), note("--stalled", f"{what} ({reason}). 0 turns this off.")
+    return job._replace(stalled=limit), note(
+        "--stalled",
+        f"a run without a new step for {limit // 60} minutes is restarted ({SLOWER} planned "
+        f"steps, at least {HANGS // 60} minutes). 0 turns this off.",
+    )
 
 
 def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Finding]:
@@ -176,14 +192,20 @@ def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Fi
     gpus = run.layout.gpus_per_node
     most = 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
-        what = f"the job takes whole nodes, but uses {gpus} GPUs of each"
-        cure = f"Set --gpus-per-node {most} if nodes have more."
-        yield warning("cluster.gpus_per_node", f"{what}. {cure}")
+        yield warning(
+            "cluster.gpus_per_node",
+            f"the job takes whole nodes, but uses {gpus} GPUs of each. Set --gpus-per-node {most} "
+            "if nodes have more.",
+        )
     yield from batch.caches(batch.mounts(job, folder))
     limit = batch.seconds(job.time)
     if step > job.margin:
-        what = f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f}"
-        yield warning("--margin", f"{what} (plan), so the last step would be lost. Choose more.")
+        yield warning(
+            "--margin",
+            f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f} (plan), "
+            "so the last step would be lost. Choose more.",
+        )
     if step > limit - job.margin:
-        what = f"a step of about {step / 60:.0f} minutes (plan) does not fit"
-        yield warning("--time", f"{what}. Choose more.")
+        yield warning(
+            "--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit. Choose more."
+        )

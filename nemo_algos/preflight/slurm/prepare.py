@@ -120,9 +120,13 @@ def apart(runs: Sequence[Submission]) -> None:
     for run in runs:
         config = run.folder / "config.yaml"
         if config.exists() and _training_part(read(config)) != _training_part(run.written):
-            what = f"{run.folder} contains a run with another config"
-            hint = "Choose another name, or continue with the same config."
-            wrong.append(Finding("--name", f"{what}. {hint}"))
+            wrong.append(
+                Finding(
+                    "--name",
+                    f"{run.folder} contains a run with another config. Choose another name, or "
+                    "continue with the same config.",
+                )
+            )
     if wrong:
         raise ConfigError(wrong)
 
@@ -185,8 +189,10 @@ def sbatch(run: Submission, *words: str | Path) -> str:
     if done.returncode < 0:
         said = f"ended by signal {-done.returncode} ({signal.strsignal(-done.returncode)})"
     if done.returncode < 0 or (done.returncode and "timed out" in said):
-        hint = f"Check squeue --name={batch.job_name(run.folder)} before you submit again."
-        raise OSError(f"sbatch: {said}. Slurm may have accepted the job of {run.folder}. {hint}")
+        raise OSError(
+            f"sbatch: {said}. Slurm may have accepted the job of {run.folder}. Check squeue "
+            f"--name={batch.job_name(run.folder)} before you submit again."
+        )
     if done.returncode:
         reason = said or f"it ends with status {done.returncode} and says nothing"
         raise Refused(f"sbatch refuses {run.folder.name}: {reason}")
@@ -215,5 +221,8 @@ def by_hand(job: Job) -> Iterator[Finding]:
     same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
     for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
         if os.environ[name] != same.get(name):
-            what = "this variable is set, and sbatch lets it override the script"
-            yield note(name, f"{what}. Unset it, or use --submit.")
+            yield note(
+                name,
+                "this variable is set, and sbatch lets it override the script. Unset it, or use "
+                "--submit.",
+            )

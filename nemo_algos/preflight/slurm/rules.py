@@ -106,11 +106,16 @@ def _missing(job: Job) -> Iterator[Finding]:
     elif not Path(job.image).is_file():
         yield from _image(job.image)
     if not (job.nemo_rl / "ray.sub").is_file():
-        hint = "Name a NeMo-RL checkout of the image's version."
-        yield Finding("--checkout", f"ray.sub not found in {job.nemo_rl}. {hint}")
+        yield Finding(
+            "--checkout",
+            f"ray.sub not found in {job.nemo_rl}. Name a NeMo-RL checkout of the image's version.",
+        )
     elif not is_checkout(job.nemo_rl):
-        hint = "Name a NeMo-RL checkout of the image's version, by which the config is judged."
-        yield Finding("--checkout", f"{job.nemo_rl} is not a NeMo-RL checkout. {hint}")
+        yield Finding(
+            "--checkout",
+            f"{job.nemo_rl} is not a NeMo-RL checkout. Name a NeMo-RL checkout of the image's "
+            "version, by which the config is judged.",
+        )
     if reason := worker_env.refusal(ROOT):
         yield Finding("", reason)
     elif not job.program.is_file():
@@ -123,8 +128,9 @@ def _image(image: str) -> Iterator[Finding]:
     if image.startswith(("/", ".")) or image.endswith(".sqsh"):
         yield Finding("--image", f"file {image} not found")
     elif slash and "#" not in registry and re.search(r"[.:]", registry):
-        what = f"pyxis needs # after the registry, got {image}"
-        yield Finding("--image", f"{what}. Write {registry}#{name}.")
+        yield Finding(
+            "--image", f"pyxis needs # after the registry, got {image}. Write {registry}#{name}."
+        )
 
 
 def _times(job: Job) -> Iterator[Finding]:
@@ -135,9 +141,10 @@ def _times(job: Job) -> Iterator[Finding]:
         if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
             yield Finding("--margin", f"{minutes} minutes must be less than --time")
         if job.stalled and job.stalled >= batch.seconds(job.time):
-            what = f"{job.stalled // 60} minutes without a step are not within --time {job.time}"
             yield Finding(
-                "--stalled", f"{what}, so a job would never be found to hang. Choose less."
+                "--stalled",
+                f"{job.stalled // 60} minutes without a step are not within --time {job.time}, so "
+                "a job would never be found to hang. Choose less.",
             )
     except ValueError as error:
         yield Finding("--time", str(error))
@@ -151,7 +158,8 @@ def _mounts(job: Job) -> Iterator[Finding]:
         if not source.startswith("/") or not target.startswith("/"):
             yield Finding("--mounts", f"must be absolute paths HOST:CONTAINER, got {mount}")
         elif not os.path.normpath(target).strip("/"):
-            reason = f"{mount} would hide the container's files"
-            yield Finding("--mounts", f"{reason}. Mount to a folder below /.")
+            yield Finding(
+                "--mounts", f"{mount} would hide the container's files. Mount to a folder below /."
+            )
         elif not Path(source).exists():
             yield Finding("--mounts", f"{mount}: {source} not found on this machine")

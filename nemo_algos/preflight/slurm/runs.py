@@ -77,8 +77,10 @@ def _words(line: str) -> list[str]:
     """Of a line, by the separators: squeue pads by bytes, so that widths are not letters."""
     words = [word.strip() for word in line.split("|")][:-1]
     if len(words) != len(FIELDS):
-        reason = "this version of Slurm does not separate the fields of --Format"
-        raise OSError(f"squeue: {line.strip()!r} cannot be read: {reason}")
+        raise OSError(
+            f"squeue: {line.strip()!r} cannot be read: this version of Slurm does not separate "
+            "the fields of --Format"
+        )
     return words
 
 
@@ -104,8 +106,10 @@ def run_command(*command: str) -> str:
             timeout=TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        hint = "Try again when Slurm's controller is less busy."
-        raise OSError(f"{command[0]} did not answer within {TIMEOUT} seconds. {hint}") from None
+        raise OSError(
+            f"{command[0]} did not answer within {TIMEOUT} seconds. Try again when Slurm's "
+            "controller is less busy."
+        ) from None
     except FileNotFoundError:
         raise OSError(f"{command[0]} not found: log in to the cluster") from None
     if done.returncode:
@@ -202,8 +206,9 @@ def _folders(runs: list[str], out: Path) -> list[Path]:
     found = [next(filter(_is_run, (Path(run), out / run)), None) for run in runs]
     unknown = [run for run, folder in zip(runs, found, strict=True) if folder is None]
     if unknown:
-        hint = f"Give a run folder, or its name in {out} (--out)."
-        raise ValueError(f"run {', '.join(unknown)} not found. {hint}")
+        raise ValueError(
+            f"run {', '.join(unknown)} not found. Give a run folder, or its name in {out} (--out)."
+        )
     return [folder.resolve() for folder in found if folder]
 
 

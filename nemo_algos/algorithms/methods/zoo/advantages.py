@@ -138,8 +138,10 @@ class PassAtKParams(BaselineParams):
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
         if idle := [key for key in self.non_default if key in ("clip_low", "dual_clip")]:
-            reason = "its advantages are never negative"
-            raise ValueError(f"`{idle[0]}` has no effect in pass_at_k: {reason}. Remove it.")
+            raise ValueError(
+                f"`{idle[0]}` has no effect in pass_at_k: its advantages are never negative. "
+                "Remove it."
+            )
         return self
 
 

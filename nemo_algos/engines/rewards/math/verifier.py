@@ -188,8 +188,7 @@ def _read_gold(answer: str) -> Gold:
     answer = latex.characters(answer)
     text = _spelled(answer, in_base=True)
     if not re.search(r"\w", text) or re.fullmatch(r"(?i)[-+]?(?:nan|inf)", answer.strip()):
-        what = f"the gold answer {answer!r} cannot be read"
-        raise ValueError(f"{what}. Write the final answer only.")
+        raise ValueError(f"the gold answer {answer!r} cannot be read. Write the final answer only.")
     parsed = expression(text)[-1:] if compound(answer) else expression(text)
     value = complexified(parsed[0])
     is_number = isinstance(value, Expr) and value.is_number is True

@@ -130,8 +130,9 @@ def _tested_function(row: Row, options: Options) -> str:
         solution = ast.parse(row.text("code"))
         tests = ast.parse("\n".join(row.list("test_list")))
     except SyntaxError as error:
-        what = "code or test_list is not valid Python"
-        raise ValueError(f"{row.where}: its {what}: {error}") from None
+        raise ValueError(
+            f"{row.where}: its code or test_list is not valid Python: {error}"
+        ) from None
     defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}
     calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
     called = [call for call in calls if isinstance(call, ast.Name) and call.id in defined]

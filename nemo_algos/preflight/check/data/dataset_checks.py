@@ -95,8 +95,10 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
         more = ""
         if loaded.split_off:
             where = "without" if name == "train" else "with"
-            moved = "rows of training's files that NeMo-RL validates on (split_validation_size)"
-            more = f" That is {where} {loaded.split_off:,} {moved}."
+            more = (
+                f" That is {where} {loaded.split_off:,} rows of training's files that NeMo-RL "
+                "validates on (split_validation_size)."
+            )
         stage.passed(f"All {len(found):,} rows of data.{name} can be used.{more}", f"data.{name}")
     if whole > len(found):
         stage.unchecked(

@@ -128,8 +128,10 @@ def check(
             lines = (folder / "log").read_text(errors="replace").strip().splitlines()
             raised = [line for line in lines if RAISED.match(line)]
             what = raised[-1] if raised else f"status {process.returncode}"
-            cure = "Run the command in NeMo-RL's own environment, or correct what it names."
-            text = f"NeMo-RL's data code ended with: {what}. {cure}"
+            text = (
+                f"NeMo-RL's data code ended with: {what}. Run the command in NeMo-RL's own "
+                "environment, or correct what it names."
+            )
             yield Verdict("data", "failed", text, details={"lines": "\n".join(lines)})
 
 

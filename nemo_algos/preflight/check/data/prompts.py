@@ -23,8 +23,11 @@ def judge(
     _starts(stage, seen, tokenizer)
     if before == stage.raised:
         first = render(seen[0], tokenizer)
-        what = f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}"
-        stage.passed(f"{what}.", key, prompt=first)
+        stage.passed(
+            f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}.",
+            key,
+            prompt=first,
+        )
 
 
 def at_hand(section: Mapping[str, Any], name: str) -> str:
@@ -63,8 +66,11 @@ def _problems(
     example = render(lacking[0], tokenizer)
     if text and not fields:
         name = section["prompt_file"]
-        cure = "Write {} where the problem goes."
-        stage.failed(f"`{path}` is {name}, which has no {{}}: {what}. {cure}", path, prompt=example)
+        stage.failed(
+            f"`{path}` is {name}, which has no {{}}: {what}. Write {{}} where the problem goes.",
+            path,
+            prompt=example,
+        )
         return
     say = stage.failed if len(lacking) > MANY * len(rows) else stage.warning
     say(

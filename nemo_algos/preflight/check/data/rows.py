@@ -101,8 +101,10 @@ def _unlike(entry: Mapping[str, Any]) -> str:
     roles = [m.get("role") for m in messages]
     if roles[:2] == ROLES:
         return ""
-    reason = "the first is read as the problem and the second as the answer, whatever their roles"
-    return f"its messages are {', '.join(map(str, roles)) or 'none'}: {reason}"
+    return (
+        f"its messages are {', '.join(map(str, roles)) or 'none'}: the first is read as the "
+        "problem and the second as the answer, whatever their roles"
+    )
 
 
 def _fault(problem: Any, answer: Any) -> str:
@@ -177,8 +179,12 @@ def judge_lengths(
     plain = dict(config)
     found = length_summary([row.length for row in rows])
     if not real:
-        what = "the rows or the tokenizer stand in for the run's own"
-        stage.unchecked(f"Lengths of {name} were not judged: {what}.", LIMIT, **found)
+        stage.unchecked(
+            f"Lengths of {name} were not judged: the rows or the tokenizer stand in for the run's "
+            "own.",
+            LIMIT,
+            **found,
+        )
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
     _check_masked(stage, rows, at(plain, LIMIT), name)

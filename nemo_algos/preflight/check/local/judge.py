@@ -85,8 +85,9 @@ def _of_nemo_rl(finding: Finding) -> Finding:
     from nemo_algos.preflight.check.release import shipped  # for this sentence alone
 
     if isinstance(finding, UnknownKey) and finding.path in shipped().declared:
-        what = "only NeMo-RL supports this key, not the embedded engine"
-        return Finding(finding.path, f"{what}. Remove it.")
+        return Finding(
+            finding.path, "only NeMo-RL supports this key, not the embedded engine. Remove it."
+        )
     return finding
 
 

@@ -68,8 +68,9 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
         cure = ". It is in this folder: put PYTHONPATH=. before the command" if unseen else ""
         if isinstance(error, ModuleNotFoundError) and (extra := install_of(error.name)):
             cure = f": {extra}"
-        reason = f"cannot import {name}: {type(error).__name__}: {error}{cure}"
-        raise ConfigError([Finding(key, reason)]) from None
+        raise ConfigError(
+            [Finding(key, f"cannot import {name}: {type(error).__name__}: {error}{cure}")]
+        ) from None
 
 
 def findings_of(look: Callable[..., object], *args: Any) -> list[Finding]:
@@ -124,8 +125,10 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
         yield from problem.findings
         return
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        what = f"{name} is not a subclass of nemo_algos.engines.data.tasks.Task"
-        yield error("data.task", f"{what}. Derive it from Task.")
+        yield error(
+            "data.task",
+            f"{name} is not a subclass of nemo_algos.engines.data.tasks.Task. Derive it from Task.",
+        )
         return
     lacking = sorted(kind.__abstractmethods__)
     if kind.verify is Task.verify and kind.answer is Task.answer:
@@ -137,11 +140,17 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
             if run.changed(key):
                 yield error(key, f"{name} has its own verify function. Remove this key.")
     if kind.turns and run.model in SHAPES:
-        reason = f"{run.model} needs prompts of equal length, but {name} has several turns"
-        yield error("policy.model_name", f"{reason}. Name another model.")
+        yield error(
+            "policy.model_name",
+            f"{run.model} needs prompts of equal length, but {name} has several turns. Name "
+            "another model.",
+        )
     if run["data.max_input_seq_length"] and kind.keep is Task.keep:
-        reason = f"{name} does not define `keep`, so it cannot skip long prompts"
-        yield error("data.max_input_seq_length", f"{reason}. Define it, or remove this key.")
+        yield error(
+            "data.max_input_seq_length",
+            f"{name} does not define `keep`, so it cannot skip long prompts. Define it, or remove "
+            "this key.",
+        )
 
 
 def response_length(run: LocalRun) -> Iterator[Finding]:
@@ -162,10 +171,12 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
         return
     lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
     if longer := sum(length > limit for length in lengths):
-        what = f"{limit} tokens are too few for the answers of {longer} of {len(lengths)} rows"
         also = ", and the prompt asks for reasoning first" if "eason" in data.prompt else ""
-        reason = f"{what}, which need up to {max(lengths)}{also}. Set it to {max(lengths)} or more."
-        yield warning("policy.generation.max_new_tokens", reason)
+        yield warning(
+            "policy.generation.max_new_tokens",
+            f"{limit} tokens are too few for the answers of {longer} of {len(lengths)} rows, "
+            f"which need up to {max(lengths)}{also}. Set it to {max(lengths)} or more.",
+        )
 
 
 def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
@@ -249,8 +260,9 @@ def model(policy: PolicySection) -> list[Finding]:
         return [] if there else [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
     findings = findings_of(hf.from_pretrained, AutoConfig, key, name)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
-        reason = f"{name} contains no .safetensors file. Save the model in that format."
-        findings.append(Finding(key, reason))
+        findings.append(
+            Finding(key, f"{name} contains no .safetensors file. Save the model in that format.")
+        )
     return findings or findings_of(hf.load_tokenizer, policy)
 
 
@@ -269,8 +281,11 @@ def log_dir(run: LocalRun) -> Iterator[Finding]:
     try:
         tempfile.TemporaryDirectory(dir=above).cleanup()
     except OSError as problem:
-        what = f"{run['logger.log_dir']} cannot be written: {problem.strerror}"
-        yield error("logger.log_dir", f"{what}. Choose another folder.")
+        yield error(
+            "logger.log_dir",
+            f"{run['logger.log_dir']} cannot be written: {problem.strerror}. Choose another "
+            "folder.",
+        )
 
 
 RULES: tuple[Rule, ...] = (

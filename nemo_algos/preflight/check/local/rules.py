@@ -39,19 +39,26 @@ def model_fits_task(run: LocalRun) -> Iterator[Finding]:
     tiny = run.model in SHAPES
     task = run["data.task"]
     if (tiny and task == "math") or (not tiny and task in FAMILIES):
-        cure = f"Use {TINY} for {', '.join(FAMILIES)}, or a transformers model for math."
-        yield error(MODEL, f"{run.model} does not support `data.task={task}`. {cure}")
+        yield error(
+            MODEL,
+            f"{run.model} does not support `data.task={task}`. Use {TINY} for "
+            f"{', '.join(FAMILIES)}, or a transformers model for math.",
+        )
 
 
 def shape(run: LocalRun) -> Iterator[Finding]:
     """Sizes are countdown-tiny's; rotary embeddings turn pairs of a head's numbers."""
     sizes = run["policy.shape"]
     if sizes and run.model != TINY:
-        what = f"it only applies to {TINY}, but the model is {run.model}"
-        yield error("policy.shape", f"{what}. Remove it.")
+        yield error(
+            "policy.shape", f"it only applies to {TINY}, but the model is {run.model}. Remove it."
+        )
     elif sizes and sizes.width % (2 * sizes.heads):
-        reason = f"{sizes.heads} heads of an even size do not divide a width of {sizes.width}"
-        yield error("policy.shape.heads", f"{reason}. Choose a divisor of half the width.")
+        yield error(
+            "policy.shape.heads",
+            f"{sizes.heads} heads of an even size do not divide a width of {sizes.width}. Choose "
+            "a divisor of half the width.",
+        )
 
 
 def experts(run: LocalRun) -> Iterator[Finding]:
@@ -59,8 +66,9 @@ def experts(run: LocalRun) -> Iterator[Finding]:
     usual = SHAPES.get(run.model)
     number = (run["policy.shape"] or usual).experts if usual else 1
     if run["policy.router_replay.enabled"] and number == 1:
-        cure = f"set `{MODEL}: {TINY_MOE}`"
-        yield error("policy.router_replay.enabled", f"{run.model} has no experts: {cure}")
+        yield error(
+            "policy.router_replay.enabled", f"{run.model} has no experts: set `{MODEL}: {TINY_MOE}`"
+        )
 
 
 def unread(run: LocalRun) -> Iterator[Finding]:
@@ -83,8 +91,10 @@ def lora(run: LocalRun) -> Iterator[Finding]:
     if section.enabled and run.model in SHAPES:
         yield error(f"{key}.enabled", f"{run.model} does not support LoRA. Set it to false.")
     if len(named) + section.match_all_linear != 1:
-        reason = "set exactly one of match_all_linear, target_modules and exclude_modules"
-        yield error(f"{key}.match_all_linear", reason)
+        yield error(
+            f"{key}.match_all_linear",
+            "set exactly one of match_all_linear, target_modules and exclude_modules",
+        )
 
 
 def puzzle(run: LocalRun) -> Iterator[Finding]:
@@ -94,12 +104,18 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
     if (family := FAMILIES.get(run["data.task"])) is None:
         return
     if numbers not in family.numbers:
-        what = f"{numbers} is not possible with `data.task={run['data.task']}`"
-        yield error("data.numbers", f"{what}. Use {family.numbers[0]} to {family.numbers[-1]}.")
+        yield error(
+            "data.numbers",
+            f"{numbers} is not possible with `data.task={run['data.task']}`. Use "
+            f"{family.numbers[0]} to {family.numbers[-1]}.",
+        )
     elif run[key] < (needed := family.longest(run["data"].rules)):
         sized = f" with `data.numbers={numbers}`" if len(family.numbers) > 1 else ""
-        reason = f"right responses to {run['data.task']}{sized} take up to {needed} tokens"
-        yield error(key, f"{reason}, so they would be cut. Set it to {needed} or more.")
+        yield error(
+            key,
+            f"right responses to {run['data.task']}{sized} take up to {needed} tokens, so they "
+            f"would be cut. Set it to {needed} or more.",
+        )
 
 
 def support_replay(run: LocalRun) -> Iterator[Finding]:
@@ -107,15 +123,23 @@ def support_replay(run: LocalRun) -> Iterator[Finding]:
     filters = run["policy.generation"].filters
     replays = run[SUPPORT]
     if replays and not filters:
-        reason = "it replays the effect of top_p, top_k or min_p, and none of them is set"
-        yield error(SUPPORT, f"{reason}. Set one of them, or set this to false.")
+        yield error(
+            SUPPORT,
+            "it replays the effect of top_p, top_k or min_p, and none of them is set. Set one of "
+            "them, or set this to false.",
+        )
     elif replays:
-        what = "new, old and reference log-probs cover only the tokens that the sampler kept"
-        yield note(SUPPORT, f"{what}; entropies still cover the whole vocabulary")
+        yield note(
+            SUPPORT,
+            "new, old and reference log-probs cover only the tokens that the sampler kept; "
+            "entropies still cover the whole vocabulary",
+        )
     for key in filters if not replays else ():
-        reason = "the sampler keeps only some tokens, but the trainer's log-probs cover all"
-        cure = "Set `policy.generation.support_replay: true`."
-        yield warning(f"policy.generation.{key}", f"{reason}, so ratios are biased. {cure}")
+        yield warning(
+            f"policy.generation.{key}",
+            "the sampler keeps only some tokens, but the trainer's log-probs cover all, so ratios "
+            "are biased. Set `policy.generation.support_replay: true`.",
+        )
 
 
 def batches_divide(run: LocalRun) -> Iterator[Finding]:
@@ -123,9 +147,12 @@ def batches_divide(run: LocalRun) -> Iterator[Finding]:
     key = "policy.train_global_batch_size"
     rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
     if rollouts % run[key]:
-        batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
-        cure = f"Set it to {near(run[key], divisors(rollouts))}."
-        yield error(key, f"{run[key]} does not divide the rollout batch of {batch}. {cure}")
+        yield error(
+            key,
+            f"{run[key]} does not divide the rollout batch of num_prompts_per_step * "
+            f"num_generations_per_prompt = {rollouts}. Set it to "
+            f"{near(run[key], divisors(rollouts))}.",
+        )
 
 
 def one_update(run: LocalRun) -> Iterator[Finding]:
@@ -171,9 +198,11 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
     for entry in run["policy.scheduler"]:
         total = entry.kwargs.get("total_steps") if isinstance(entry, TorchClass) else None
         if isinstance(total, int) and total < steps:
-            reason = f"total_steps={total} is below `grpo.max_num_steps={steps}`"
-            effect = f"The run would fail at step {total}"
-            yield error("policy.scheduler", f"{reason}. {effect}. Set it to {steps} or more.")
+            yield error(
+                "policy.scheduler",
+                f"total_steps={total} is below `grpo.max_num_steps={steps}`. The run would fail "
+                f"at step {total}. Set it to {steps} or more.",
+            )
 
 
 def reward_parts(run: LocalRun) -> Iterator[Finding]:
@@ -185,13 +214,19 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
     if "reward_parts" in algorithm.advantage_needs and not known:
         yield error("data.rewards", f"{algorithm.name} needs several rewards. Set two or more.")
     if "turn_rewards" in algorithm.needs:
-        reason = f"{algorithm.name} goes by turn, and {run['data.task']} has one turn"
-        yield error("data.task", f"{reason}. Set it to a task of your own with turns.")
+        yield error(
+            "data.task",
+            f"{algorithm.name} goes by turn, and {run['data.task']} has one turn. Set it to a "
+            "task of your own with turns.",
+        )
     for key, name in algorithm.columns.items():
         if name not in known:
             near = did_you_mean(name, known)
-            cure = f"Set `data.rewards.{name}.function`."
-            yield error(key, f"`data.rewards` does not have a reward {name}{near}. {cure}")
+            yield error(
+                key,
+                f"`data.rewards` does not have a reward {name}{near}. Set "
+                f"`data.rewards.{name}.function`.",
+            )
     weights = getattr(algorithm.advantages.params, "reward_weights", {})
     path = "method.reward_weights"
     if isinstance(weights, list):
@@ -209,10 +244,11 @@ def unit_rewards(run: LocalRun) -> Iterator[Finding]:
     low = sum(w for w in weights if w < 0)
     high = sum(w for w in weights if w > 0)
     if run.algorithm and None in run.algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
-        reason = f"with these weights, rewards range from {low:g} to {high:g}"
-        effect = f"{run.algorithm.name} stops at rewards outside 0 to 1"
-        cure = "Use positive weights that add up to 1."
-        yield warning("data.rewards", f"{reason}. {effect}. {cure}")
+        yield warning(
+            "data.rewards",
+            f"with these weights, rewards range from {low:g} to {high:g}. {run.algorithm.name} "
+            "stops at rewards outside 0 to 1. Use positive weights that add up to 1.",
+        )
 
 
 def teacher(run: LocalRun) -> Iterator[Finding]:
@@ -223,11 +259,17 @@ def teacher(run: LocalRun) -> Iterator[Finding]:
         return
     if algorithm.advantages.params.teacher is None:
         slot = "" if algorithm.advantages is algorithm.base else ".advantages"
-        own = "without a teacher the reference is the policy itself, so nothing is learned"
-        yield error(f"method{slot}.teacher", f"{own}. Set it to a model's folder or hub name.")
+        yield error(
+            f"method{slot}.teacher",
+            "without a teacher the reference is the policy itself, so nothing is learned. Set it "
+            "to a model's folder or hub name.",
+        )
     if run[penalty]:
-        reason = f"{algorithm.name} uses the reference for its teacher"
-        yield error(penalty, f"{reason}, so a KL penalty does not apply. Set it to 0.")
+        yield error(
+            penalty,
+            f"{algorithm.name} uses the reference for its teacher, so a KL penalty does not "
+            "apply. Set it to 0.",
+        )
 
 
 def correction(run: LocalRun) -> Iterator[Finding]:
@@ -241,19 +283,27 @@ def task_has_data(run: LocalRun) -> Iterator[Finding]:
     task = run["data.task"]
     train = run["data.train"]
     if task == "math" and train is None:
-        reason = "the math task needs training data"
-        cure = "Set `data.train.data_path` to a file of rows, or to a data set."
-        yield error("data.train", f"{reason}. {cure}")
+        yield error(
+            "data.train",
+            "the math task needs training data. Set `data.train.data_path` to a file of rows, or "
+            "to a data set.",
+        )
     if task in FAMILIES and (train or run["data.validation"]):
-        reason = f"the task {task} generates its puzzles and does not read files"
-        yield error("data.task", f"{reason}. Set `data.task: math`.")
+        yield error(
+            "data.task",
+            f"the task {task} generates its puzzles and does not read files. Set `data.task: "
+            "math`.",
+        )
 
 
 def one_reward(run: LocalRun) -> Iterator[Finding]:
     """A verifier is the reward where no others are named."""
     if run["data.rewards"] and run["data.verifier"] != VERIFIER:
-        reason = "`data.rewards` already names the reward functions"
-        yield error("data.verifier", f"{reason}. Remove this key, or add the function there.")
+        yield error(
+            "data.verifier",
+            "`data.rewards` already names the reward functions. Remove this key, or add the "
+            "function there.",
+        )
 
 
 def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:

@@ -13,8 +13,11 @@ CHUNK = "async_rl.min_groups_for_streaming_train"
 def updates(run: Preflight) -> Iterator[Finding]:
     """The rollouts of a step are whole global batches."""
     if run.rollouts % run[GLOBAL]:
-        what = f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step"
-        yield error(GLOBAL, f"{what} (prompts x generations). {global_batches(run)}")
+        yield error(
+            GLOBAL,
+            f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step (prompts x "
+            f"generations). {global_batches(run)}",
+        )
 
 
 def global_batches(run: Preflight) -> str:
@@ -23,8 +26,10 @@ def global_batches(run: Preflight) -> str:
     sizes = [size for size in divisors(run.rollouts) if size % ranks == 0]
     if sizes:
         return f"Set it to {near(run[GLOBAL], sizes)}."
-    reason = f"No multiple of the {ranks} data-parallel ranks divides {run.rollouts}"
-    return f"{reason}: choose `{PROMPTS}` x `{GROUP}` to be one, or other GPUs."
+    return (
+        f"No multiple of the {ranks} data-parallel ranks divides {run.rollouts}: choose "
+        f"`{PROMPTS}` x `{GROUP}` to be one, or other GPUs."
+    )
 
 
 def update_epochs(run: Preflight) -> Iterator[Finding]:
@@ -35,22 +40,34 @@ def update_epochs(run: Preflight) -> Iterator[Finding]:
     if not isinstance(epochs, int) or epochs < 1:
         yield error(EPOCHS, f"must be a whole number from 1, got {epochs!r}")
     elif run["async_rl"] is not None:
-        reason = "the single controller makes one update per rollout batch"
-        yield error(EPOCHS, f"it is {epochs}, but {reason}. Remove it.")
+        yield error(
+            EPOCHS,
+            f"it is {epochs}, but the single controller makes one update per rollout batch. "
+            "Remove it.",
+        )
     elif run["loss_fn.force_on_policy_ratio"]:
-        reason = "`loss_fn.force_on_policy_ratio` sets every ratio to 1, in later passes too"
-        yield error(EPOCHS, f"it is {epochs}, but {reason}. Remove one of them.")
+        yield error(
+            EPOCHS,
+            f"it is {epochs}, but `loss_fn.force_on_policy_ratio` sets every ratio to 1, in later "
+            "passes too. Remove one of them.",
+        )
     elif run["data_plane.enabled"]:
-        reason = "the driver repeats the batch, but the data plane keeps batches off the driver"
-        yield error(EPOCHS, f"{reason}. Set `data_plane.enabled: false`.")
+        yield error(
+            EPOCHS,
+            "the driver repeats the batch, but the data plane keeps batches off the driver. Set "
+            "`data_plane.enabled: false`.",
+        )
 
 
 def data_parallel(run: Preflight) -> Iterator[Finding]:
     """A global batch is split over the data-parallel ranks."""
     ranks = run.layout.data
     if ranks and run[GLOBAL] % ranks:
-        what = f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks"
-        yield error(GLOBAL, f"{what}. {global_batches(run)}")
+        yield error(
+            GLOBAL,
+            f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks. "
+            f"{global_batches(run)}",
+        )
 
 
 def micro_batches(run: Preflight) -> Iterator[Finding]:
@@ -64,23 +81,25 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
     batches = (group, group) if streams else (run[GLOBAL], run.rollouts)
     keys = ("train_micro_batch_size", "logprob_batch_size")
     for key, batch in zip(keys, batches, strict=True):
-        path = f"policy.{key}"
         size = run[f"policy.{key}"]
         if not run.packing and batch % (ranks * size) and (streams or batch % ranks == 0):
             share = f"{batch}/{ranks}" if batch % ranks else batch // ranks
             of = " of one group, and groups may arrive one at a time" if streams else ""
-            what = f"{size} does not divide a rank's {share} sequences{of}"
             cure = f"Set it to {near(size, divisors(batch // ranks))}." if batch >= ranks else ""
             whole = f"Or set `{CHUNK}: {run[PROMPTS]}`." if streams else ""
-            yield error(path, f"{what}. {cure} {whole}".rstrip())
+            yield error(
+                f"policy.{key}",
+                f"{size} does not divide a rank's {share} sequences{of}. {cure} {whole}".rstrip(),
+            )
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:
     """Dynamic batching is an alternative to packing, without pipelines."""
     path = "policy.dynamic_batching.enabled"
     if run[path] and run["policy.sequence_packing.enabled"]:
-        cure = "Set one of them to false."
-        yield error(path, f"it excludes `policy.sequence_packing.enabled`. {cure}")
+        yield error(
+            path, "it excludes `policy.sequence_packing.enabled`. Set one of them to false."
+        )
     if run[path] and run.layout.pipeline > 1:
         yield error(path, "it does not work with pipeline parallelism. Set it to false.")
 
@@ -91,9 +110,12 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
         if run[path] is not None and run[path] < longest:
-            what = f"a micro-batch takes {run[path]} tokens, but one sequence may have {longest}"
-            cure = f"Set it to {longest} (`policy.max_total_sequence_length`) or more."
-            yield warning(path, f"{what}, which would stop the run. {cure}")
+            yield warning(
+                path,
+                f"a micro-batch takes {run[path]} tokens, but one sequence may have {longest}, "
+                f"which would stop the run. Set it to {longest} "
+                "(`policy.max_total_sequence_length`) or more.",
+            )
 
 
 def engine_length(run: Preflight) -> Iterator[Finding]:
@@ -101,16 +123,22 @@ def engine_length(run: Preflight) -> Iterator[Finding]:
     path = "policy.generation.vllm_cfg.max_model_len"
     longest = run["policy.max_total_sequence_length"]
     if run.vllm and (run[path] or longest) > longest:
-        what = f"{run[path]} exceeds `policy.max_total_sequence_length`"
-        yield error(path, f"{what}. Set it to {longest}.")
+        yield error(
+            path, f"{run[path]} exceeds `policy.max_total_sequence_length`. Set it to {longest}."
+        )
     prompts = run["data.max_input_seq_length"] or 0
     if run.vllm and (run[path] or longest) < min(longest, prompts):
-        reason = f"it is shorter than the longest allowed prompt ({prompts} tokens)"
-        yield warning(path, f"{reason}. Raise it, or lower `data.max_input_seq_length`.")
+        yield warning(
+            path,
+            f"it is shorter than the longest allowed prompt ({prompts} tokens). Raise it, or "
+            "lower `data.max_input_seq_length`.",
+        )
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
-        what = f"{run[new]} exceeds `policy.max_total_sequence_length: {longest}`"
-        yield warning(new, f"{what}. Set it to less.")
+        yield warning(
+            new,
+            f"{run[new]} exceeds `policy.max_total_sequence_length: {longest}`. Set it to less.",
+        )
 
 
 def positions(run: Preflight) -> Iterator[Finding]:
@@ -119,10 +147,10 @@ def positions(run: Preflight) -> Iterator[Finding]:
     scaled = run["policy.hf_config_overrides.rope_scaling"]
     if run.model and not scaled and run[path] > run.model.max_position_embeddings:
         limit = run.model.max_position_embeddings
-        what = f"the model has {limit} positions, and vLLM refuses longer sequences"
         yield error(
             path,
-            f"{what}. Set it to {limit} or less, or set `policy.hf_config_overrides.rope_scaling`.",
+            f"the model has {limit} positions, and vLLM refuses longer sequences. Set it to "
+            f"{limit} or less, or set `policy.hf_config_overrides.rope_scaling`.",
         )
 
 
@@ -131,18 +159,23 @@ def prompt_length(run: Preflight) -> Iterator[Finding]:
     path = "data.max_input_seq_length"
     longest = run["policy.max_total_sequence_length"]
     if run[path] is None and not run["env.should_use_nemo_gym"]:
-        reason = "NeMo-RL's prompt processors fail if it is null"
-        yield warning(path, f"{reason}. Set it to {longest}.")
+        yield warning(path, f"NeMo-RL's prompt processors fail if it is null. Set it to {longest}.")
     if (run[path] or 0) > longest:
-        reason = "such prompts leave no room for a response"
-        yield warning(path, f"{reason} in sequences of {longest} tokens. Set it below {longest}.")
+        yield warning(
+            path,
+            f"such prompts leave no room for a response in sequences of {longest} tokens. Set it "
+            f"below {longest}.",
+        )
 
 
 def batch_multiplier(run: Preflight) -> Iterator[Finding]:
     """More prompts are drawn for dynamic sampling only."""
     if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
-        reason = "it only applies with `grpo.use_dynamic_sampling: true` (dynamic sampling)"
-        yield error("grpo.batch_multiplier", f"{reason}. Set that, or set this to 1.")
+        yield error(
+            "grpo.batch_multiplier",
+            "it only applies with `grpo.use_dynamic_sampling: true` (dynamic sampling). Set that, "
+            "or set this to 1.",
+        )
 
 
 def dataloaders(run: Preflight) -> Iterator[Finding]:

@@ -45,8 +45,11 @@ def fixed(run: Preflight) -> Iterator[Finding]:
         if found in (None, value):
             continue
         if path in DECIDED and at(run.written, path) is None:
-            what = f"the run sets {json.dumps(value)}, the base config has {json.dumps(found)}"
-            yield note(path, f"{what}: {reason}.")
+            yield note(
+                path,
+                f"the run sets {json.dumps(value)}, the base config has {json.dumps(found)}: "
+                f"{reason}.",
+            )
         else:
             yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
 
@@ -55,8 +58,11 @@ def clipped_advantages(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's clip of advantages stays, after the method's."""
     for path in ("grpo.advantage_clip_low", "grpo.advantage_clip_high"):
         if run[path] is not None:
-            what = f"NeMo-RL clips the advantages of {run.known.name} at {run[path]}"
-            yield note(path, f"{what}; its bounds and terms are of those before.")
+            yield note(
+                path,
+                f"NeMo-RL clips the advantages of {run.known.name} at {run[path]}; its bounds and "
+                "terms are of those before.",
+            )
 
 
 def forced_on_policy(run: Preflight) -> Iterator[Finding]:
@@ -75,14 +81,21 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
         else:
             yield Finding(path, f"{reason}. Set it to false.")
     elif run[own] != rollouts:
-        reason = f"it needs one update per rollout batch, but `{own}` is {run[own]}"
-        yield Finding(path, f"{reason}. Set that to {rollouts}.")
+        yield Finding(
+            path,
+            f"it needs one update per rollout batch, but `{own}` is {run[own]}. Set that to "
+            f"{rollouts}.",
+        )
     elif run["data_plane.enabled"]:
-        reason = "the method's columns in the data plane need the old log-probs"
-        yield Finding(path, f"{reason}. Set it to false.")
+        yield Finding(
+            path, "the method's columns in the data plane need the old log-probs. Set it to false."
+        )
     elif watched:
-        reason = f"without old log-probs, `mismatch.{watched[0]}` has nothing to compare"
-        yield Finding(path, f"{reason}. Set it to false, or remove `mismatch.{watched[0]}`.")
+        yield Finding(
+            path,
+            f"without old log-probs, `mismatch.{watched[0]}` has nothing to compare. Set it to "
+            f"false, or remove `mismatch.{watched[0]}`.",
+        )
 
 
 def derived_keys(run: Preflight) -> Iterator[Finding]:
@@ -95,8 +108,9 @@ def derived_keys(run: Preflight) -> Iterator[Finding]:
     path = "loss_fn.reference_policy_kl_type"
     if run[path] == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
-        cure = "Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`"
-        yield Finding(path, f"{reason}. {cure}.")
+        yield Finding(
+            path, f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`."
+        )
     shared = {k: v for k, v in run["loss_fn"].items() if k in LossConfig.model_fields}
     try:
         validate(LossConfig, shared, "loss_fn")
@@ -120,8 +134,11 @@ def corrections(run: Preflight) -> Iterator[Finding]:
     threshold = "grpo.seq_logprob_error_threshold"
     yield from contradictions(algorithm.correction, bool(run[CORRECTION]), limit)
     if algorithm.correction.bypass_mode and run[threshold] is not None:
-        reason = "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not"
-        yield Finding(threshold, f"{reason} computed. Set it to null, or set a rollout_rs.")
+        yield Finding(
+            threshold,
+            "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not "
+            "computed. Set it to null, or set a rollout_rs.",
+        )
 
 
 def asynchronous_run(run: Preflight) -> Iterator[Finding]:
@@ -129,9 +146,10 @@ def asynchronous_run(run: Preflight) -> Iterator[Finding]:
     if not run["grpo.async_grpo.enabled"]:
         return
     if not run.corrected:
-        reason = "asynchronous GRPO needs it because rollouts come from old weights"
         yield Finding(
-            CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
+            CORRECTION,
+            "asynchronous GRPO needs it because rollouts come from old weights. Set it to true, "
+            "or set a `rollout_correction.preset`.",
         )
     for path in NOT_ASYNC:
         if run[path]:
@@ -146,17 +164,24 @@ def estimators(run: Preflight) -> Iterator[Finding]:
     weights = run[f"{path}.reward_weights"]
     gdpo = algorithm.advantages.method.name == "gdpo"
     if gdpo and weights and not algorithm.advantages.params.reward_weights:
-        cure = f"Set `method.reward_weights: {weights}`, and remove it here"
-        yield Finding(f"{path}.reward_weights", f"{OURS_ALONE}, so these are not used. {cure}.")
+        yield Finding(
+            f"{path}.reward_weights",
+            f"{OURS_ALONE}, so these are not used. Set `method.reward_weights: {weights}`, and "
+            "remove it here.",
+        )
     elif at(run.written, path) is not None:
         yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
     elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
-        what = f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used"
-        yield note(path, f"{what}.")
+        yield note(
+            path, f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used."
+        )
     path = "grpo.use_leave_one_out_baseline"
     if at(run.written, path):
-        reason = "dynamic sampling would use it to drop single responses of a group"
-        yield Finding(path, f"{OURS_ALONE}, and {reason}. Remove it.")
+        yield Finding(
+            path,
+            f"{OURS_ALONE}, and dynamic sampling would use it to drop single responses of a "
+            "group. Remove it.",
+        )
 
 
 def success_readers(a: Algorithm) -> list[str]:
@@ -175,17 +200,25 @@ def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
     remembered = {"unit_rewards", "memory"} <= algorithm.advantage_needs
     for path in RESHAPED:
         if remembered and run[path]:
-            what = f"{algorithm.advantages.method.name} compares rewards with a success rate"
-            yield Finding(path, f"{what}, and this changes their scale. Set it to false.")
+            yield Finding(
+                path,
+                f"{algorithm.advantages.method.name} compares rewards with a success rate, and "
+                "this changes their scale. Set it to false.",
+            )
     path = "grpo.reward_scaling.enabled"
     if "turn_rewards" in algorithm.needs and run[path]:
-        reason = f"it scales the whole reward, and not what {algorithm.name} reads of each turn"
-        yield Finding(path, f"{reason}. Set it to false.")
+        yield Finding(
+            path,
+            f"it scales the whole reward, and not what {algorithm.name} reads of each turn. Set "
+            "it to false.",
+        )
     path = "grpo.reward_shaping.enabled"
     if "reward_parts" in algorithm.advantage_needs and run[path]:
-        reason = "NeMo-RL only shapes the sum of the rewards"
-        effect = f"{algorithm.name} trains on each reward, so the penalty would apply nowhere"
-        yield Finding(path, f"{reason}. {effect}. Set it to false.")
+        yield Finding(
+            path,
+            f"NeMo-RL only shapes the sum of the rewards. {algorithm.name} trains on each reward, "
+            "so the penalty would apply nowhere. Set it to false.",
+        )
 
 
 def dropped_groups(run: Preflight) -> Iterator[Finding]:
@@ -196,18 +229,26 @@ def dropped_groups(run: Preflight) -> Iterator[Finding]:
         return
     parts = {"method": algorithm.base, "method.bounds": algorithm.bounds}
     if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
-        reason = f"it drops groups that the batch statistics of {parts[batchwise[0]].method.name}"
-        cure = f"Set {batchwise[0]}.statistics: group, or set this to false."
-        yield Finding(path, f"{reason} need. {cure}")
+        yield Finding(
+            path,
+            f"it drops groups that the batch statistics of {parts[batchwise[0]].method.name} "
+            f"need. Set {batchwise[0]}.statistics: group, or set this to false.",
+        )
     # of several rewards a group is dropped only where each of them is equal
     trained = [c for c in _trained(algorithm) if "reward_parts" not in c.method.needs]
     for component in trained:
         if component.method.whole_batch:
-            reason = f"it drops groups that the batch statistics of {component.method.name} need"
-            yield Finding(path, f"{reason}. Set it to false.")
+            yield Finding(
+                path,
+                f"it drops groups that the batch statistics of {component.method.name} need. Set "
+                "it to false.",
+            )
     if not all(c.flat_group_is_inert or c.method.whole_batch for c in trained):
-        reason = f"it drops groups with equal rewards, but {algorithm.name} also trains on those"
-        yield Finding(path, f"{reason}. Set it to false.")
+        yield Finding(
+            path,
+            f"it drops groups with equal rewards, but {algorithm.name} also trains on those. Set "
+            "it to false.",
+        )
 
 
 def _trained(algorithm: Algorithm) -> list[Component]:
@@ -231,9 +272,10 @@ def references(run: Preflight) -> Iterator[Finding]:
     }
     for path, (applied, off) in of_one.items():
         if compared and applied:
-            reason = "NeMo-RL applies it to the policy's log-probs but not to the reference's"
             yield Finding(
-                path, f"{reason}, and {algorithm.name} compares the two. Set it to {off}."
+                path,
+                "NeMo-RL applies it to the policy's log-probs but not to the reference's, and "
+                f"{algorithm.name} compares the two. Set it to {off}.",
             )
 
 
@@ -242,42 +284,57 @@ def exact_entropies(run: Preflight) -> Iterator[Finding]:
     algorithm = run.known
     old = run[f"{DTENSOR}.enabled"] and not run[f"{DTENSOR}._v2"]
     if algorithm.needs & {"entropy", "entropy_gradient"} and old:
-        what = f"{algorithm.name} needs exact entropies, which only DTensor v2 and Megatron support"
-        yield Finding(f"{DTENSOR}._v2", f"{what}. Set it to true.")
+        yield Finding(
+            f"{DTENSOR}._v2",
+            f"{algorithm.name} needs exact entropies, which only DTensor v2 and Megatron support. "
+            "Set it to true.",
+        )
 
 
 def measured_drift(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL measures no drift of an update."""
     algorithm = run.known
     if "drift" in algorithm.needs:
-        what = "measures how far each update moved the policy, which NeMo-RL does not support"
-        yield Finding("method", f"{algorithm.name} {what}. For spo, set forgetting: constant.")
+        yield Finding(
+            "method",
+            f"{algorithm.name} measures how far each update moved the policy, which NeMo-RL does "
+            "not support. For spo, set forgetting: constant.",
+        )
 
 
 def teachers(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL has no other model than the initial policy beside the one that it trains."""
     algorithm = run.known
     if "teacher" in algorithm.needs:
-        what = f"{algorithm.name} learns from a teacher, but NeMo-RL's reference is the initial"
-        cure = "policy, so nothing would be learned. Train it in the embedded engine."
-        yield Finding("method", f"{what} {cure}")
+        yield Finding(
+            "method",
+            f"{algorithm.name} learns from a teacher, but NeMo-RL's reference is the initial "
+            "policy, so nothing would be learned. Train it in the embedded engine.",
+        )
 
 
 def fused_layers(run: Preflight) -> Iterator[Finding]:
     """Fused layers give log-probs as the method reads them."""
     algorithm = run.known
     if run[f"{MEGATRON}.use_linear_ce_fusion_loss"]:
-        reason = "NeMo-RL only supports it for SFT and DPO. Set it to false."
-        yield Finding(f"{MEGATRON}.use_linear_ce_fusion_loss", reason)
+        yield Finding(
+            f"{MEGATRON}.use_linear_ce_fusion_loss",
+            "NeMo-RL only supports it for SFT and DPO. Set it to false.",
+        )
     path = f"{MEGATRON}.use_fused_linear_logprobs"
     if run[path] and "entropy_gradient" in algorithm.needs:
-        what = f"{algorithm.name} needs logits for the gradient of the entropy"
-        yield Finding(path, f"{what}, but with this key none are computed. Set it to false.")
+        yield Finding(
+            path,
+            f"{algorithm.name} needs logits for the gradient of the entropy, but with this key "
+            "none are computed. Set it to false.",
+        )
     temperature = run["policy.generation.temperature"]
     if run[path] and temperature != 1:
-        reason = "NeMo-RL divides fused log-probs by the temperature instead of the logits"
-        cure = f"Set it to 1, or set {path}: false."
-        yield Finding("policy.generation.temperature", f"{reason}. {cure}")
+        yield Finding(
+            "policy.generation.temperature",
+            "NeMo-RL divides fused log-probs by the temperature instead of the logits. Set it to "
+            f"1, or set {path}: false.",
+        )
 
 
 def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
@@ -291,9 +348,11 @@ def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
     for key, off in usual.items():
         found = run[f"policy.generation.{key}"]
         if mode == "raw_logprobs" and found not in off:
-            what = f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do"
-            effect = "Corrections would treat the sampler as another policy"
-            yield Finding(path, f"{what}. {effect}. Set it to {PROCESSED}.")
+            yield Finding(
+                path,
+                f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do. "
+                f"Corrections would treat the sampler as another policy. Set it to {PROCESSED}.",
+            )
 
 
 def untried_gym(run: Preflight) -> Iterator[Finding]:
@@ -301,13 +360,20 @@ def untried_gym(run: Preflight) -> Iterator[Finding]:
     if not uses_gym(run["env"]):
         return
     if run.controlled:
-        reason = "NeMo Gym has not been run here with the single controller"
-        cure = "Use a base config without async_rl."
-        yield Finding("env.should_use_nemo_gym", f"{reason}. {cure}")
+        yield Finding(
+            "env.should_use_nemo_gym",
+            "NeMo Gym has not been run here with the single controller. Use a base config without "
+            "async_rl.",
+        )
     if run["policy.is_vlm"]:
-        reason = "NeMo Gym has only been run here with text"
-        yield Finding("policy.is_vlm", f"{reason}. Use a base config without images or videos.")
+        yield Finding(
+            "policy.is_vlm",
+            "NeMo Gym has only been run here with text. Use a base config without images or "
+            "videos.",
+        )
     backend = run["policy.generation.backend"]
     if backend not in ("vllm", "megatron"):
-        reason = f"NeMo Gym has not been run here with {backend}"
-        yield Finding("policy.generation.backend", f"{reason}. Set it to vllm.")
+        yield Finding(
+            "policy.generation.backend",
+            f"NeMo Gym has not been run here with {backend}. Set it to vllm.",
+        )

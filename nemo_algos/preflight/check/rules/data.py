@@ -69,14 +69,19 @@ def environments(run: Preflight) -> Iterator[Finding]:
     ):
         if isinstance(own[name], Mapping):
             near = did_you_mean(str(name), sorted({*named, *run.nemo_rl.environments}))
-            what = f"no dataset uses this environment{near}"
-            cure = f"Set `data.default.env_name: {name}`, or remove the section."
-            yield error(f"env.{name}", f"{what}. {cure}")
+            yield error(
+                f"env.{name}",
+                f"no dataset uses this environment{near}. Set `data.default.env_name: {name}`, or "
+                "remove the section.",
+            )
     for path, data in datasets(run):
         name = data.get("env_name")
         if name is not None and name not in known:
-            what = f"env has no section {name}{did_you_mean(str(name), known)}"
-            yield error(f"{path}.env_name", f"{what}. Name another environment, or add it.")
+            yield error(
+                f"{path}.env_name",
+                f"env has no section {name}{did_you_mean(str(name), known)}. Name another "
+                "environment, or add it.",
+            )
 
 
 def images(run: Preflight) -> Iterator[Finding]:
@@ -88,8 +93,9 @@ def images(run: Preflight) -> Iterator[Finding]:
     if run.vllm and run[path] is not False:
         yield error(path, "prompts with images need vLLM's tokenizer. Set it to false.")
     if run["data_plane.enabled"]:
-        reason = f"{trainer}, which does not use the data plane"
-        yield error("data_plane.enabled", f"{reason}. Set it to false.")
+        yield error(
+            "data_plane.enabled", f"{trainer}, which does not use the data plane. Set it to false."
+        )
     takes_images = run.nemo_rl.facts["asynchronous GRPO takes images"]
     if run["grpo.async_grpo.enabled"] and not takes_images:
         yield error("grpo.async_grpo.enabled", f"{trainer}. Set it to false.")
@@ -101,12 +107,16 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
         known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
         if impl is not None and impl not in known:
-            what = f"unknown verifier {impl}{did_you_mean(str(impl), known)}"
-            reason = "NeMo-RL would score every response 0"
-            yield error(f"env.{name}.math_verify_impl", f"{what}. {reason}. Correct the name.")
+            yield error(
+                f"env.{name}.math_verify_impl",
+                f"unknown verifier {impl}{did_you_mean(str(impl), known)}. NeMo-RL would score "
+                "every response 0. Correct the name.",
+            )
         if kind is not None and kind not in TYPES:
-            what = f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}"
-            yield error(f"env.{name}.verifier_type", f"{what}. Correct the name.")
+            yield error(
+                f"env.{name}.verifier_type",
+                f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}. Correct the name.",
+            )
 
 
 def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
@@ -127,8 +137,10 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
             fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
             cure = f"Set it to {fitting}" if fitting and not choice else "Change it"
             cure = "Change" if wanted == "<answer>" else f"{cure}, or change"
-            scored = "Responses in that format score 0"
-            yield say(f"{env}.{key}", f"{what}. {scored}. {cure} `data.default.prompt_file`.")
+            yield say(
+                f"{env}.{key}",
+                f"{what}. Responses in that format score 0. {cure} `data.default.prompt_file`.",
+            )
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:
@@ -168,8 +180,10 @@ def files(run: Preflight) -> Iterator[Finding]:
             if name.suffix in FILES and not own and not os.path.exists(name):
                 where = path if key in (run[path] or {}) else "data.default"
                 say = warning if name.is_absolute() else note
-                missing = f"file {name} not found on this machine"
-                yield say(f"{where}.{key}", f"{missing}. Correct the path, or create the file.")
+                yield say(
+                    f"{where}.{key}",
+                    f"file {name} not found on this machine. Correct the path, or create the file.",
+                )
 
 
 def validation_data(run: Preflight) -> Iterator[Finding]:
@@ -179,10 +193,10 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
     )
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
-        reason = "grpo is set to validate, but there is no validation data"
         yield error(
             "data.validation",
-            f"{reason}. Give it a data set as in `data.train`, or set `grpo.val_period: 0`.",
+            "grpo is set to validate, but there is no validation data. Give it a data set as in "
+            "`data.train`, or set `grpo.val_period: 0`.",
         )
 
 
@@ -191,9 +205,11 @@ def validation_batches(run: Preflight) -> Iterator[Finding]:
     samples = run["grpo.max_val_samples"]
     batch = run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < (batch or 0):
-        what = f"{batch} exceeds `grpo.max_val_samples: {samples}`"
-        reason = "No batch would be validated, and the score would be 0"
-        yield error("grpo.val_batch_size", f"{what}. {reason}. Set it to {samples} or less.")
+        yield error(
+            "grpo.val_batch_size",
+            f"{batch} exceeds `grpo.max_val_samples: {samples}`. No batch would be validated, and "
+            f"the score would be 0. Set it to {samples} or less.",
+        )
 
 
 def gym_servers(run: Preflight) -> Iterator[Finding]:
@@ -201,17 +217,19 @@ def gym_servers(run: Preflight) -> Iterator[Finding]:
     if not uses_gym(run["env"]):
         return
     if run[f"{GENERATION}.backend"] == "megatron" and not run[f"{MCORE}.expose_http_server"]:
-        reason = "NeMo Gym's servers ask the engine over HTTP"
-        yield error(f"{MCORE}.expose_http_server", f"{reason}. Set it to true.")
+        yield error(
+            f"{MCORE}.expose_http_server",
+            "NeMo Gym's servers ask the engine over HTTP. Set it to true.",
+        )
     paths = run[CONFIGS]
     if not paths:
-        reason = "they name NeMo Gym's servers"
-        yield error(CONFIGS, f"{reason}. List {MODEL} and your environment's.")
+        yield error(CONFIGS, f"they name NeMo Gym's servers. List {MODEL} and your environment's.")
     elif not any(str(path).endswith("_for_training.yaml") for path in paths):
-        reason = (
-            "servers of another model than `..._for_training.yaml` return no tokens to train on"
+        yield warning(
+            CONFIGS,
+            "servers of another model than `..._for_training.yaml` return no tokens to train on. "
+            f"List {MODEL}, unless yours return them.",
         )
-        yield warning(CONFIGS, f"{reason}. List {MODEL}, unless yours return them.")
 
 
 def gym_data(run: Preflight) -> Iterator[Finding]:
@@ -220,19 +238,25 @@ def gym_data(run: Preflight) -> Iterator[Finding]:
         return
     for path, data in datasets(run):
         if data.get("processor") != PROCESSOR:
-            reason = f"NeMo Gym takes rows of its own, which {data.get('processor')} does not give"
-            yield error(f"{path}.processor", f"{reason}. Set it to {PROCESSOR}.")
+            yield error(
+                f"{path}.processor",
+                f"NeMo Gym takes rows of its own, which {data.get('processor')} does not give. "
+                f"Set it to {PROCESSOR}.",
+            )
     if run["grpo.max_val_samples"] is not None:
-        reason = "NeMo Gym validates on the whole data set"
-        yield error("grpo.max_val_samples", f"{reason}. Set it to null.")
+        yield error(
+            "grpo.max_val_samples", "NeMo Gym validates on the whole data set. Set it to null."
+        )
     path = f"{GYM}.is_trajectory_collection"
     if run[path]:
-        reason = "NeMo-RL would write down rollouts, and train nothing"
-        yield error(path, f"{reason}. Set it to false, or run NeMo-RL's run_grpo_nemo_gym.py.")
+        yield error(
+            path,
+            "NeMo-RL would write down rollouts, and train nothing. Set it to false, or run "
+            "NeMo-RL's run_grpo_nemo_gym.py.",
+        )
     for key in ("top_k", "val_top_k"):
         if run[f"{GENERATION}.{key}"]:
-            reason = "NeMo Gym's requests have no top_k"
-            yield error(f"{GENERATION}.{key}", f"{reason}. Set it to null.")
+            yield error(f"{GENERATION}.{key}", "NeMo Gym's requests have no top_k. Set it to null.")
 
 
 def penalised_messages(run: Preflight) -> Iterator[Finding]:
@@ -241,12 +265,18 @@ def penalised_messages(run: Preflight) -> Iterator[Finding]:
         if run[path] is None:
             continue
         if not uses_gym(run["env"]):
-            reason = "only NeMo Gym marks such messages, and it does not run here"
-            yield error(path, f"{reason}. Set it to null.")
+            yield error(
+                path, "only NeMo Gym marks such messages, and it does not run here. Set it to null."
+            )
         elif run["data_plane.enabled"]:
-            reason = "NeMo-RL penalises no message where tensors travel through the data plane"
-            yield error(path, f"{reason}. Set it to null, or set `data_plane.enabled: false`.")
+            yield error(
+                path,
+                "NeMo-RL penalises no message where tensors travel through the data plane. Set it "
+                "to null, or set `data_plane.enabled: false`.",
+            )
         elif run.algorithm and run.algorithm.one_advantage:
-            reason = f"{run.algorithm.name} needs one advantage for all tokens of a response"
-            cure = "Set it to null, or choose a method with a token ratio (grpo, etr, cispo)."
-            yield error(path, f"{reason}. {cure}")
+            yield error(
+                path,
+                f"{run.algorithm.name} needs one advantage for all tokens of a response. Set it "
+                "to null, or choose a method with a token ratio (grpo, etr, cispo).",
+            )

@@ -32,20 +32,25 @@ def fp8_training(run: Preflight) -> Iterator[Finding]:
             near = did_you_mean(str(found), valid)
             yield Finding(f"{FP8}.{key}", f"unknown value: {found}{near}")
     if not run[f"{MEGATRON}.enabled"]:
-        reason = "DTensor workers cannot train in FP8"
-        cure = "Set `policy.megatron_cfg.enabled: true` and `policy.dtensor_cfg.enabled: false`."
-        yield Finding(f"{FP8}.enabled", f"{reason}. {cure}")
+        yield Finding(
+            f"{FP8}.enabled",
+            "DTensor workers cannot train in FP8. Set `policy.megatron_cfg.enabled: true` and "
+            "`policy.dtensor_cfg.enabled: false`.",
+        )
     if run[f"{MEGATRON}.transformer_impl"] == "local":
-        reason = "Megatron's local layers ignore FP8. Set it to transformer_engine."
-        yield Finding(f"{MEGATRON}.transformer_impl", reason)
+        yield Finding(
+            f"{MEGATRON}.transformer_impl",
+            "Megatron's local layers ignore FP8. Set it to transformer_engine.",
+        )
     needed = _alignment(run)
     found = run[DIVISOR]
     if not run["policy.sequence_packing.enabled"] and found % needed:
-        reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
         more = -(-found // needed) * needed
-        cure = f"Set it to a multiple of {needed}, such as {more}, or set"
-        cure = f"{cure} `policy.sequence_packing.enabled: true`."
-        yield Finding(DIVISOR, f"{reason}. {cure}")
+        yield Finding(
+            DIVISOR,
+            "NeMo-RL pads sequences to FP8's tiles only when it packs them. Set it to a multiple "
+            f"of {needed}, such as {more}, or set `policy.sequence_packing.enabled: true`.",
+        )
 
 
 def _alignment(run: Preflight) -> int:
@@ -65,13 +70,15 @@ def fp8_rollouts(run: Preflight) -> Iterator[Finding]:
     fp8 = run[f"{VLLM}.precision"] == "fp8"
     mx = run[f"{VLLM}.is_mx"]
     if fp8 and not run.corrected:
-        reason = "FP8 rollouts are not sampled from the policy that is trained"
         yield Finding(
-            CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
+            CORRECTION,
+            "FP8 rollouts are not sampled from the policy that is trained. Set it to true, or set "
+            "a `rollout_correction.preset`.",
         )
     if mx and not fp8:
-        reason = "it only applies to FP8 rollouts"
-        yield Finding(f"{VLLM}.is_mx", f"{reason}. Set `{VLLM}.precision: fp8`.")
+        yield Finding(
+            f"{VLLM}.is_mx", f"it only applies to FP8 rollouts. Set `{VLLM}.precision: fp8`."
+        )
     for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
         if run[path] is False:
             yield Finding(path, "mxfp8 scales are always powers of 2. Remove it.")

@@ -33,9 +33,11 @@ def engines(run: Preflight) -> Iterator[Finding]:
     """An engine's GPUs divide those that generate."""
     a = run.layout
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
-        sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
-        what = f"{sizes} does not divide the number of generation GPUs ({a.generation_gpus})"
-        yield error(TENSOR, f"{what}. {_tensors(run)}")
+        yield error(
+            TENSOR,
+            f"TP {a.generation_tensor} x PP {a.generation_pipeline} does not divide the number of "
+            f"generation GPUs ({a.generation_gpus}). {_tensors(run)}",
+        )
 
 
 def _tensors(run: Preflight) -> str:
@@ -60,9 +62,11 @@ def engine_heads(run: Preflight) -> Iterator[Finding]:
     m = run.model
     tensor = run.layout.generation_tensor
     if run.vllm and m and not splits_heads(m, tensor):
-        what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
-        reason = f"the model's {what} do not divide over {tensor} ranks"
-        yield error(TENSOR, f"{reason}. {_tensors(run)}")
+        yield error(
+            TENSOR,
+            f"the model's {m.num_attention_heads} attention heads and {m.kv_heads} key-value "
+            f"heads do not divide over {tensor} ranks. {_tensors(run)}",
+        )
 
 
 def engine_pipeline(run: Preflight) -> Iterator[Finding]:
@@ -77,11 +81,17 @@ def engine_experts(run: Preflight) -> Iterator[Finding]:
     tensor = run.layout.generation_tensor
     parts = run[path] or 1
     if run.vllm and parts > 1 and parts % tensor:
-        what = f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}"
-        yield error(path, f"{what}. Set it to {tensor}, or to 1.")
+        yield error(
+            path,
+            f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}. Set it to "
+            f"{tensor}, or to 1.",
+        )
     elif run.vllm and 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
-        reason = "the asynchronous engine only supports its tensor_parallel_size here"
-        yield error(path, f"{reason}. Set it to {tensor}.")
+        yield error(
+            path,
+            "the asynchronous engine only supports its tensor_parallel_size here. Set it to "
+            f"{tensor}.",
+        )
 
 
 def engine_arguments(run: Preflight) -> Iterator[Finding]:
@@ -89,8 +99,10 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
     for key in run[KWARGS] or {} if run.vllm else ():
         if key in GIVEN:
             own = f" Set `{VLLM}.{key}` instead." if key in (run[VLLM] or {}) else " Remove it."
-            reason = "NeMo-RL gives vLLM this argument itself, and vLLM would be given it twice"
-            yield error(f"{KWARGS}.{key}", f"{reason}.{own}")
+            yield error(
+                f"{KWARGS}.{key}",
+                f"NeMo-RL gives vLLM this argument itself, and vLLM would be given it twice.{own}",
+            )
         elif key in NO_ARGUMENT:
             yield error(
                 f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
@@ -108,8 +120,10 @@ def sampling(run: Preflight) -> Iterator[Finding]:
     if top_k is not None and top_k != -1 and top_k < 1:
         yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
     if run[f"{GENERATION}.temperature"] == 0:
-        reason = "at 0 all responses to a prompt are the same, so nothing is learned"
-        yield error(f"{GENERATION}.temperature", f"{reason}. Set it to 1.0.")
+        yield error(
+            f"{GENERATION}.temperature",
+            "at 0 all responses to a prompt are the same, so nothing is learned. Set it to 1.0.",
+        )
 
 
 def stops(run: Preflight) -> Iterator[Finding]:
@@ -117,8 +131,11 @@ def stops(run: Preflight) -> Iterator[Finding]:
     path = f"{GENERATION}.stop_strings"
     blank = [text for text in run[path] or [] if not str(text).strip()]
     if blank:
-        what = f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer"
-        yield warning(path, f"{what}. Remove it, unless an answer is one line.")
+        yield warning(
+            path,
+            f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer. "
+            "Remove it, unless an answer is one line.",
+        )
 
 
 def validation_sampling(run: Preflight) -> Iterator[Finding]:
@@ -128,8 +145,11 @@ def validation_sampling(run: Preflight) -> Iterator[Finding]:
         differs = path.rpartition(".")[2] in (run[GENERATION] or {})
         gym = run["env.should_use_nemo_gym"]
         if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
-            reason = "only NeMo-Gym supports separate sampling settings for validation"
-            yield error(path, f"{reason}. Set it to the value of `{key}`.")
+            yield error(
+                path,
+                "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
+                f"value of `{key}`.",
+            )
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
@@ -141,23 +161,30 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
     never = run.nemo_rl.facts["asynchronous GRPO needs GPUs of its own"]
     apart = never or run[f"{GENERATION}.backend"] != "megatron"
     if run.layout.colocated and apart:
-        reason = "asynchronous GRPO generates on separate GPUs"
-        cure = "Set it to false, and set `colocated.resources`."
-        yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
+        yield error(
+            f"{GENERATION}.colocated.enabled",
+            "asynchronous GRPO generates on separate GPUs. Set it to false, and set "
+            "`colocated.resources`.",
+        )
 
 
 def precision(run: Preflight) -> Iterator[Finding]:
     """Training and generation compute alike, or the difference is corrected."""
     path = f"{VLLM}.precision"
     if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
-        what = f"rollouts in {run[path]} are not sampled from the policy trained in"
-        cure = f"Use one precision, or set `{CORRECTION}: true`."
-        yield warning(path, f"{what} {run['policy.precision']}. {cure}")
+        yield warning(
+            path,
+            f"rollouts in {run[path]} are not sampled from the policy trained in "
+            f"{run['policy.precision']}. Use one precision, or set `{CORRECTION}: true`.",
+        )
 
 
 def tempered(run: Preflight) -> Iterator[Finding]:
     """The papers sample at 1."""
     path = f"{GENERATION}.temperature"
     if run[path] not in (None, 0, 1):
-        reason = "the papers train at 1.0, where samples come from the policy itself"
-        yield note(path, f"it is {run[path]:g}, but {reason}. Set it to 1.0 to do the same.")
+        yield note(
+            path,
+            f"it is {run[path]:g}, but the papers train at 1.0, where samples come from the "
+            "policy itself. Set it to 1.0 to do the same.",
+        )

@@ -16,8 +16,10 @@ def one_backend(run: Preflight) -> Iterator[Finding]:
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
-        cure = f"Enable exactly one: this or `{DTENSOR}.enabled`."
-        yield error(f"{MEGATRON}.enabled", f"{what} enabled. {cure}")
+        yield error(
+            f"{MEGATRON}.enabled",
+            f"{what} enabled. Enable exactly one: this or `{DTENSOR}.enabled`.",
+        )
 
 
 def generation_share(run: Preflight) -> Iterator[Finding]:
@@ -26,15 +28,18 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
     if a.colocated:
         return
     if a.generation_gpus < 1 or a.train_gpus < 1:
-        path = f"{RESOURCES}.{'gpus_per_node' if a.nodes == 1 else 'num_nodes'}"
         units = a.gpus_per_node if a.nodes == 1 else a.nodes
-        what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
         most = f"Set it to at most {units - 1}" if units > 1 else "Use more GPUs"
-        cure = f"{most}, or use smaller parallel sizes."
-        yield error(path, f"{what}. Each needs at least one. {cure}")
+        yield error(
+            f"{RESOURCES}.{'gpus_per_node' if a.nodes == 1 else 'num_nodes'}",
+            f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate. Each "
+            f"needs at least one. {most}, or use smaller parallel sizes.",
+        )
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
-        reason = "non-colocated generation takes whole nodes"
-        yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")
+        yield error(
+            f"{RESOURCES}.gpus_per_node",
+            f"non-colocated generation takes whole nodes. Set it to {a.gpus_per_node}.",
+        )
 
 
 def train_ranks(run: Preflight) -> Iterator[Finding]:
@@ -43,9 +48,11 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
     groups = ("tensor", "pipeline", "context")
     if a.train_gpus % a.model_ranks:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
-        sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
-        what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key(group), f"{what}. {sizes_of(run, group)}")
+        yield error(
+            run.size_key(group),
+            f"TP {a.tensor} x PP {a.pipeline} x CP {a.context} does not divide the {a.train_gpus} "
+            f"training GPUs. {sizes_of(run, group)}",
+        )
 
 
 def sizes_of(run: Preflight, group: str, *numbers: int) -> str:
@@ -67,9 +74,11 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
     """A copy of all experts divides the GPUs of training."""
     a = run.layout
     if run.megatron and a.train_gpus % a.expert_ranks:
-        sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
-        what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key("expert"), f"{what}. {sizes_of(run, 'expert')}")
+        yield error(
+            run.size_key("expert"),
+            f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline} does not divide the "
+            f"{a.train_gpus} training GPUs. {sizes_of(run, 'expert')}",
+        )
 
 
 def heads(run: Preflight) -> Iterator[Finding]:
@@ -77,9 +86,12 @@ def heads(run: Preflight) -> Iterator[Finding]:
     m = run.model
     tensor = run.layout.tensor
     if m and m.num_attention_heads % tensor:
-        what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
         cure = sizes_of(run, "tensor", m.kv_heads)
-        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
+        yield error(
+            run.size_key("tensor"),
+            f"the model's {m.num_attention_heads} attention heads do not divide over {tensor} "
+            f"tensor-parallel ranks. {cure}",
+        )
 
 
 def kv_heads(run: Preflight) -> Iterator[Finding]:
@@ -87,10 +99,12 @@ def kv_heads(run: Preflight) -> Iterator[Finding]:
     m = run.model
     tensor = run.layout.tensor
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
-        what = f"the model's {m.kv_heads} key-value heads do not divide over {tensor}"
         also = "" if run.megatron else " Or train with Megatron, which copies them."
-        cure = f"{sizes_of(run, 'tensor', m.kv_heads)}{also}"
-        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
+        yield error(
+            run.size_key("tensor"),
+            f"the model's {m.kv_heads} key-value heads do not divide over {tensor} "
+            f"tensor-parallel ranks. {sizes_of(run, 'tensor', m.kv_heads)}{also}",
+        )
 
 
 def vocabulary(run: Preflight) -> Iterator[Finding]:
@@ -101,8 +115,11 @@ def vocabulary(run: Preflight) -> Iterator[Finding]:
         what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
         cure = sizes_of(run, "tensor", m.vocab_size)
         wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. {cure}")
-        stops = f"{what}, and Megatron stops unless it is padded. {cure}"
-        yield warning(wrong.path, stops) if run.megatron else wrong
+        yield (
+            warning(wrong.path, f"{what}, and Megatron stops unless it is padded. {cure}")
+            if run.megatron
+            else wrong
+        )
 
 
 def layers(run: Preflight) -> Iterator[Finding]:
@@ -115,10 +132,12 @@ def layers(run: Preflight) -> Iterator[Finding]:
     rest = run.model.num_hidden_layers - sum(ends)
     middle = stages - len(ends)
     if rest < 0 or (rest % middle if middle > 0 else rest):
-        what = f"{rest} layers do not divide evenly over {middle} pipeline stages"
         cure = sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
-        also = "Or change num_layers_in_first/last_pipeline_stage."
-        yield error(run.size_key("pipeline"), f"{what}. {cure} {also}")
+        yield error(
+            run.size_key("pipeline"),
+            f"{rest} layers do not divide evenly over {middle} pipeline stages. {cure} Or change "
+            "num_layers_in_first/last_pipeline_stage.",
+        )
 
 
 def experts(run: Preflight) -> Iterator[Finding]:
@@ -126,9 +145,13 @@ def experts(run: Preflight) -> Iterator[Finding]:
     m = run.model
     parts = run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
-        what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
         cure = sizes_of(run, "expert", m.experts) if m.experts else "Set it to 1."
-        said = f"{what}. {cure}" if m.experts else f"the model has no experts. {cure}"
+        said = (
+            f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks. "
+            f"{cure}"
+            if m.experts
+            else f"the model has no experts. {cure}"
+        )
         yield error(run.size_key("expert"), said)
 
 
@@ -152,8 +175,10 @@ def context_parallel(run: Preflight) -> Iterator[Finding]:
     if a.context > 1 and not run.megatron and run[packed]:
         yield error(packed, "DTensor's context parallelism refuses packing. Set it to false.")
     if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
-        reason = "DTensor cannot combine it with context parallelism"
-        yield error(f"{DTENSOR}.sequence_parallel", f"{reason}. Set it to false.")
+        yield error(
+            f"{DTENSOR}.sequence_parallel",
+            "DTensor cannot combine it with context parallelism. Set it to false.",
+        )
 
 
 def divisor(run: Preflight) -> Iterator[Finding]:
@@ -164,8 +189,11 @@ def divisor(run: Preflight) -> Iterator[Finding]:
     needed = (2 * a.context if a.context > 1 else 1) * split
     if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
         more = -(-run[path] // needed) * needed
-        rule = "2 x CP with context parallelism, times TP with sequence parallelism"
-        yield error(path, f"{run[path]} is not a multiple of {needed} ({rule}). Set it to {more}.")
+        yield error(
+            path,
+            f"{run[path]} is not a multiple of {needed} (2 x CP with context parallelism, times "
+            f"TP with sequence parallelism). Set it to {more}.",
+        )
 
 
 def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
@@ -173,18 +201,23 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        what = f"{sizes[1]} differs from `policy.train_micro_batch_size: {sizes[0]}`"
-        reason = "From TP 4 on, NeMo-RL requires both to be equal"
-        yield error("policy.logprob_batch_size", f"{what}. {reason}. Set it to {sizes[0]}.")
+        yield error(
+            "policy.logprob_batch_size",
+            f"{sizes[1]} differs from `policy.train_micro_batch_size: {sizes[0]}`. From TP 4 on, "
+            f"NeMo-RL requires both to be equal. Set it to {sizes[0]}.",
+        )
 
 
 def replicas(run: Preflight) -> Iterator[Finding]:
     """DTensor's hybrid sharding divides data parallelism."""
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
-        what = f"{copies} does not divide the {run.layout.data} data-parallel ranks"
         found = near(copies, divisors(run.layout.data))
-        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. Set it to {found}.")
+        yield error(
+            f"{DTENSOR}.dp_replicate_size",
+            f"{copies} does not divide the {run.layout.data} data-parallel ranks. Set it to "
+            f"{found}.",
+        )
 
 
 def offload_alone(run: Preflight) -> Iterator[Finding]:
@@ -204,5 +237,8 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
             own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
             if run.megatron:
                 own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
-            what = f"{trains} trains and ignores this section: its settings are in {own}"
-            yield warning(f"policy.{name}", f"{what}. Move your keys there, or remove them.")
+            yield warning(
+                f"policy.{name}",
+                f"{trains} trains and ignores this section: its settings are in {own}. Move your "
+                "keys there, or remove them.",
+            )

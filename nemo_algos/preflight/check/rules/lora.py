@@ -98,8 +98,10 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
         key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
     ]
     if path and len(ways) > 1:
-        cure = f"Set this to {_off(ways[0])}, or remove `{ways[1]}`."
-        yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
+        yield error(
+            f"{path}.{ways[0]}",
+            f"it excludes {ways[1]}. Set this to {_off(ways[0])}, or remove `{ways[1]}`.",
+        )
 
 
 def adapted_names(run: Preflight) -> Iterator[Finding]:
@@ -112,9 +114,12 @@ def adapted_names(run: Preflight) -> Iterator[Finding]:
     known = sorted({name.rpartition(".")[2] for name in names})
     none = len(unmet) == len(_of(run, "target_modules"))
     effect = "so no adapter would be trained" if none else "so these have no effect"
-    what = f"no module of the model matches {', '.join(unmet)}{did_you_mean(unmet[0], known)}"
     say = error if none else warning
-    yield say(f"{path}.target_modules", f"{what}, {effect}. Correct the names.")
+    yield say(
+        f"{path}.target_modules",
+        f"no module of the model matches {', '.join(unmet)}{did_you_mean(unmet[0], known)}, "
+        f"{effect}. Correct the names.",
+    )
 
 
 def _linear(run: Preflight) -> set[str]:
@@ -146,12 +151,16 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
     what = f"the adapters include {head}, which vLLM does not have as a separate weight"
     drift = "Refit drops that adapter, and the sampler drifts from the trainer."
     if tied:
-        why = "because this model ties it to the embeddings"
-        yield error(f"{path}.{key}", f"{what}, {why}. {drift} Set {cure}.")
+        yield error(
+            f"{path}.{key}",
+            f"{what}, because this model ties it to the embeddings. {drift} Set {cure}.",
+        )
     else:
-        why = "if the model ties it to the embeddings (not known here)"
-        when = "If tie_word_embeddings is true or absent in its config.json"
-        yield warning(f"{path}.{key}", f"{what} {why}. {drift} {when}, set {cure}.")
+        yield warning(
+            f"{path}.{key}",
+            f"{what} if the model ties it to the embeddings (not known here). {drift} If "
+            f"tie_word_embeddings is true or absent in its config.json, set {cure}.",
+        )
 
 
 def adapted_experts(run: Preflight) -> Iterator[Finding]:
@@ -159,9 +168,12 @@ def adapted_experts(run: Preflight) -> Iterator[Finding]:
     mixture = run.model is None or run.model.experts
     named = any(_matches(pattern, EXPERTS) for pattern in _of(run, "target_modules"))
     if mixture and named and not run.megatron and _section(run):
-        reason = "NeMo-RL does not merge the adapters of experts when it refits vLLM"
         say = error if run.model else warning
-        yield say(f"{LORA}.target_modules", f"{reason}. Name linear layers, such as *_proj.")
+        yield say(
+            f"{LORA}.target_modules",
+            "NeMo-RL does not merge the adapters of experts when it refits vLLM. Name linear "
+            "layers, such as *_proj.",
+        )
 
 
 def merged_update(run: Preflight) -> Iterator[Finding]:

@@ -42,8 +42,11 @@ def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
         value = getattr(params, name)
         default = type(params).model_fields[name].default
         if not low <= value <= high and value != default:
-            what = f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g})"
-            yield warning(f"{path}.{name}", f"{what}. Check the digits.")
+            yield warning(
+                f"{path}.{name}",
+                f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g}). "
+                "Check the digits.",
+            )
 
 
 def usual(params: type[Params]) -> dict[str, Usual]:
@@ -57,17 +60,22 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
-        reason = "a sequence-level ratio hardly ever reaches this clip range"
-        cure = "Set it to 4e-4, and `method.clip_low: 3e-4`, as the GSPO paper does."
-        yield note("method.clip_high", f"{reason}. {cure}")
+        yield note(
+            "method.clip_high",
+            "a sequence-level ratio hardly ever reaches this clip range. Set it to 4e-4, and "
+            "`method.clip_low: 3e-4`, as the GSPO paper does.",
+        )
 
 
 def penalty(run: Preflight) -> Iterator[Finding]:
     """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
-        what = f"{found:g} holds the policy close to the reference"
-        yield warning(KL, f"{what}. Set it to 0.001, as the papers do.")
+        yield warning(
+            KL,
+            f"{found:g} holds the policy close to the reference. Set it to 0.001, as the papers "
+            "do.",
+        )
     elif found >= 0.01 and at(run.written, KL) is None:
         yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
 
@@ -76,8 +84,11 @@ def steep_gradient(run: Preflight) -> Iterator[Finding]:
     """A product of ratios needs gradient clipping (docs/methods/quatro.md)."""
     base = run.algorithm and run.algorithm.base
     if base and base.params.steep and not 0 < (run[NORM] or 0) <= 10:
-        reason = f"gradients of {base.method.name} are steep beyond its trust region"
-        yield warning(NORM, f"{reason}, so they need clipping. Set e.g. 1.0.")
+        yield warning(
+            NORM,
+            f"gradients of {base.method.name} are steep beyond its trust region, so they need "
+            "clipping. Set e.g. 1.0.",
+        )
 
 
 def paper_group(run: Preflight) -> Iterator[Finding]:
@@ -85,8 +96,11 @@ def paper_group(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     path = "grpo.num_generations_per_prompt"
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
-        reason = f"{a.name} estimates statistics from each group, and {run[path]} responses are few"
-        yield warning(path, f"{reason} (the papers have 8). Set it to 8 or more.")
+        yield warning(
+            path,
+            f"{a.name} estimates statistics from each group, and {run[path]} responses are few "
+            "(the papers have 8). Set it to 8 or more.",
+        )
 
 
 def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
@@ -99,8 +113,11 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
     if routed and run[BIASES]:
         yield warning(BIASES, "it changes expert biases outside the gradient. Set it to 0.0.")
     if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
-        reason = "it trains the model to predict its own rollouts, correct or not"
-        yield warning(MTP_LOSS, f"{reason}. Set it to 0.0, or set `mtp_detach_heads: true`.")
+        yield warning(
+            MTP_LOSS,
+            "it trains the model to predict its own rollouts, correct or not. Set it to 0.0, or "
+            "set `mtp_detach_heads: true`.",
+        )
 
 
 def dropout(run: Preflight) -> Iterator[Finding]:
@@ -112,8 +129,11 @@ def dropout(run: Preflight) -> Iterator[Finding]:
     for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
         found += _dropped(run[section], section)
     for path in found:
-        reason = "training applies dropout and the old log-probs do not, so no ratio starts at 1"
-        yield warning(path, f"{reason}. Set it to 0.0.")
+        yield warning(
+            path,
+            "training applies dropout and the old log-probs do not, so no ratio starts at 1. Set "
+            "it to 0.0.",
+        )
 
 
 def _dropped(section: Any, above: str) -> Iterator[str]:
@@ -137,17 +157,26 @@ def router_replay(run: Preflight) -> Iterator[Finding]:
     if not run[REPLAY]:
         return
     if not (run.megatron and run.vllm):
-        reason = "it needs Megatron for training and vLLM for generation"
-        yield error(REPLAY, f"{reason}. Set it to false.")
+        yield error(
+            REPLAY, "it needs Megatron for training and vLLM for generation. Set it to false."
+        )
     if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
-        reason = "it does not work with asynchronous GRPO over the data plane"
-        yield error(REPLAY, f"{reason}. Set it or `data_plane.enabled` to false.")
+        yield error(
+            REPLAY,
+            "it does not work with asynchronous GRPO over the data plane. Set it or "
+            "`data_plane.enabled` to false.",
+        )
     if run[MTP]:
-        reason = "with router replay, the MTP routers would replay routes of decoder layers"
-        yield error(MTP, f"{reason}. Set it to 0.")
+        yield error(
+            MTP,
+            "with router replay, the MTP routers would replay routes of decoder layers. Set it to "
+            "0.",
+        )
     if run[KL]:
-        reason = "routes are not replayed in the reference policy"
-        yield note(REPLAY, f"{reason}, so the KL penalty starts above 0")
+        yield note(
+            REPLAY,
+            "routes are not replayed in the reference policy, so the KL penalty starts above 0",
+        )
 
 
 def nucleus(run: Preflight) -> Iterator[Finding]:
@@ -156,12 +185,14 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
     for key, off in wide.items():
         path = f"{GENERATION}.{key}"
         if run[path] not in off:
-            what = "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ"
-            reason = "A sampled token outside that set trains with probability 1"
             both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
             value = "1.0" if key == "top_p" else "null"
-            cure = f"Set it{both} to {value}, at the latest if '-inf' appears in the log."
-            yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
+            yield warning(
+                path,
+                "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ "
+                "from vLLM's. A sampled token outside that set trains with probability 1. Set "
+                f"it{both} to {value}, at the latest if '-inf' appears in the log.",
+            )
 
 
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
@@ -175,9 +206,12 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
         name = environment(run, data)
         graded = name in GRADED and not _right_or_wrong(run, data)
         if readers and path == "data.train" and graded:
-            what = f"{name} gives graded rewards, but {' and '.join(readers)} reads"
-            cure = "Set it to an environment whose rewards are 0 or 1, or choose another method."
-            yield warning(f"{path}.env_name", f"{what} them as right or wrong. {cure}")
+            yield warning(
+                f"{path}.env_name",
+                f"{name} gives graded rewards, but {' and '.join(readers)} reads them as right or "
+                "wrong. Set it to an environment whose rewards are 0 or 1, or choose another "
+                "method.",
+            )
 
 
 def _right_or_wrong(run: Preflight, data: Mapping[str, Any]) -> bool:
@@ -196,8 +230,11 @@ def reward_parts(run: Preflight) -> Iterator[Finding]:
     if a is None or not {"reward_parts", "turn_rewards"} & a.needs:
         return
     if uses_gym(run["env"]) and not run.nemo_rl.facts["NeMo Gym gives rewards in parts"]:
-        reason = f"{a.name} needs several rewards, and this NeMo-RL keeps their sum alone"
-        yield warning("env.should_use_nemo_gym", f"{reason}. Take a newer NeMo-RL.")
+        yield warning(
+            "env.should_use_nemo_gym",
+            f"{a.name} needs several rewards, and this NeMo-RL keeps their sum alone. Take a "
+            "newer NeMo-RL.",
+        )
     for path, data in datasets(run):
         name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
@@ -217,6 +254,8 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
         asked["megatron"] = own
     path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
     if run[path] and not run["env.should_use_nemo_gym"]:
-        what = "a failed generation stays in its group as an empty response with reward 0"
-        cure = "Correct the error that the log names after 'Error generating response'."
-        yield note(path, f"{what}. {cure}")
+        yield note(
+            path,
+            "a failed generation stays in its group as an empty response with reward 0. Correct "
+            "the error that the log names after 'Error generating response'.",
+        )

@@ -20,14 +20,19 @@ def keywords(run: Preflight) -> Iterator[Finding]:
     for keyword in _keywords(run) if run.model else ():
         whole = _reached(run, keyword)
         if cut := sorted(whole & _cut(run)):
-            reason = f"{keyword} matches only some of the parts that vLLM fuses into"
-            cure = "vLLM would stop. Name all of its parts (as q_proj, k_proj, v_proj), or none."
-            yield error(KEYWORDS, f"{reason} {' and '.join(cut)}. {cure}")
+            yield error(
+                KEYWORDS,
+                f"{keyword} matches only some of the parts that vLLM fuses into "
+                f"{' and '.join(cut)}. vLLM would stop. Name all of its parts (as q_proj, k_proj, "
+                "v_proj), or none.",
+            )
         elif ROUTER in whole and len(whole) > 1:
             others = " and ".join(sorted(whole - {ROUTER}))
-            reason = f"{keyword} matches the router, which is in BF16 anyway, but also {others}"
-            cure = "Those layers would stay in BF16 too. Remove it, or name the layers in full."
-            yield warning(KEYWORDS, f"{reason}. {cure}")
+            yield warning(
+                KEYWORDS,
+                f"{keyword} matches the router, which is in BF16 anyway, but also {others}. Those "
+                "layers would stay in BF16 too. Remove it, or name the layers in full.",
+            )
         near = did_you_mean(keyword, _names(run))
         if not whole and "did you mean" in near:  # else a module that a plain decoder has not
             yield warning(KEYWORDS, f"no linear layer's name contains {keyword}{near}")
@@ -40,8 +45,11 @@ def quantised_alike(run: Preflight) -> Iterator[Finding]:
     path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
     listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
     if listed and run[f"{FP8}.enabled"]:
-        reason = f"rollouts compute in BF16 some layers that training computes in FP8 ({listed})"
-        yield warning(path, f"{reason}. Exclude fewer layers, or set `mismatch.stop_above: 0.06`.")
+        yield warning(
+            path,
+            f"rollouts compute in BF16 some layers that training computes in FP8 ({listed}). "
+            "Exclude fewer layers, or set `mismatch.stop_above: 0.06`.",
+        )
     elif listed:
         yield note(path, f"rollouts compute these layers in BF16: {listed}")
 
@@ -53,21 +61,28 @@ def precision_pairs(run: Preflight) -> Iterator[Finding]:
     recipe = run[f"{FP8}.fp8_recipe"]
     generated = "mxfp8" if run[f"{VLLM}.is_mx"] else "blockwise"
     if not _fp8(run):
-        reason = "the policy is trained in FP8, but rollouts are sampled in another precision"
-        yield warning(f"{VLLM}.precision", f"{reason}. Set it to fp8.")
+        yield warning(
+            f"{VLLM}.precision",
+            "the policy is trained in FP8, but rollouts are sampled in another precision. Set it "
+            "to fp8.",
+        )
     elif recipe != generated:
         trained = SCALED.get(recipe, "whole tensors")
         drawn = SCALED[generated]
-        reason = f"training scales {trained}, but rollouts scale {drawn}"
-        yield warning(f"{FP8}.fp8_recipe", f"{reason}. Set it to {generated}.")
+        yield warning(
+            f"{FP8}.fp8_recipe",
+            f"training scales {trained}, but rollouts scale {drawn}. Set it to {generated}.",
+        )
     elif recipe == "blockwise":
         variables = run[f"{MEGATRON}.env_vars"] or {}
         powers = str(variables.get(FP32_SCALES)) != "1"
         for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
             scales = "powers of 2" if powers else "any float32"
-            reason = f"training uses scales that are {scales} ({FP32_SCALES}"
-            where = f"in `{MEGATRON}.env_vars`), but rollouts do not"
-            yield warning(f"{VLLM}.{key}", f"{reason} {where}. Change one of them.")
+            yield warning(
+                f"{VLLM}.{key}",
+                f"training uses scales that are {scales} ({FP32_SCALES} in "
+                f"`{MEGATRON}.env_vars`), but rollouts do not. Change one of them.",
+            )
 
 
 def old_quantisation(run: Preflight) -> Iterator[Finding]:
@@ -77,31 +92,39 @@ def old_quantisation(run: Preflight) -> Iterator[Finding]:
     facts = run.nemo_rl.facts
     nested = facts["ignored layers are a nested list"]
     for path in [key for key in (FIRST, LAST) if run[key] and nested]:
-        reason = "this NeMo-RL passes vLLM a nested list, which matches no layer"
-        cure = "Set it to 0, and name the layers in quantization_ignored_layer_kws."
-        yield error(path, f"{reason}. {cure}")
+        yield error(
+            path,
+            "this NeMo-RL passes vLLM a nested list, which matches no layer. Set it to 0, and "
+            "name the layers in quantization_ignored_layer_kws.",
+        )
     if run[f"{VLLM}.{POW2[1]}"] and facts["powers of two stop the engine"]:
-        reason = "this NeMo-RL's engine would stop with a TypeError"
-        yield error(f"{VLLM}.{POW2[1]}", f"{reason}. Set it to false.")
+        yield error(
+            f"{VLLM}.{POW2[1]}",
+            "this NeMo-RL's engine would stop with a TypeError. Set it to false.",
+        )
 
 
 def diverging_experts(run: Preflight) -> Iterator[Finding]:
     """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
     named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
     if named and run.megatron and run.layout.expert > 1:
-        what = "with expert parallelism, trainer and sampler of this model diverged"
-        reason = f"{what} within 8 updates in NVIDIA-NeMo/RL#4243"
-        cure = "Set it to 1, or set `mismatch.stop_above`, such as to 0.05."
-        yield warning(run.size_key("expert"), f"{reason}. {cure}")
+        yield warning(
+            run.size_key("expert"),
+            "with expert parallelism, trainer and sampler of this model diverged within 8 updates "
+            "in NVIDIA-NeMo/RL#4243. Set it to 1, or set `mismatch.stop_above`, such as to 0.05.",
+        )
 
 
 def routes(run: Preflight) -> Iterator[Finding]:
     """Two engines send a token near a tie to different experts."""
     path = "policy.router_replay.enabled"
     if run.megatron and run.vllm and run.model and run.model.experts and not run[path]:
-        reason = "training routes some tokens to different experts than the rollouts did"
-        gain = "Watch mismatch/mean. With this key the rollouts' routes are replayed: the mismatch"
-        yield note(path, f"{reason}. {gain} map measured no gain in accuracy.")
+        yield note(
+            path,
+            "training routes some tokens to different experts than the rollouts did. Watch "
+            "mismatch/mean. With this key the rollouts' routes are replayed: the mismatch map "
+            "measured no gain in accuracy.",
+        )
 
 
 def _fp8(run: Preflight) -> bool:

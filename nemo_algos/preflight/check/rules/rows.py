@@ -33,8 +33,11 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
             key = str(data.get(name) or usual)
             if lacking := next((row for row in rows if row.get(key) is None), None):
                 near = did_you_mean(key, [str(k) for k in lacking.values if k != key])
-                what = f"{lacking.where} has no value for {key!r}{near}"
-                yield error(f"{path}.{name}", f"{what}. Name another key, or correct the row.")
+                yield error(
+                    f"{path}.{name}",
+                    f"{lacking.where} has no value for {key!r}{near}. Name another key, or "
+                    "correct the row.",
+                )
 
 
 def enough_rows(run: Preflight) -> Iterator[Finding]:
@@ -45,9 +48,11 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
     prompts = int((run[path] or 0) * run.oversampling)
     rows = [number for number in left if number is not None]
     if rows and len(rows) == len(left) and (min if apart else sum)(rows) < prompts:
-        what = f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows"
-        reason = "NeMo-RL drops incomplete batches, so no step would be made"
-        yield error(path, f"{what}. {reason}. Lower it, or add rows.")
+        yield error(
+            path,
+            f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
+            "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
+        )
 
 
 def epochs(run: Preflight) -> Iterator[Finding]:
@@ -63,10 +68,13 @@ def epochs(run: Preflight) -> Iterator[Finding]:
     steps = sum(rows) // prompts * number
     if steps < run["grpo.max_num_steps"]:
         asked = at(run.written, "grpo.max_num_steps") is not None
-        what = f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch"
-        end = f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}"
         say = warning if asked else note
-        yield say("grpo.max_num_epochs", f"{what}, {end}. Raise it, or add rows.")
+        yield say(
+            "grpo.max_num_epochs",
+            f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch, "
+            f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}. Raise it, or "
+            "add rows.",
+        )
 
 
 def solutions(run: Preflight) -> Iterator[Finding]:
@@ -78,10 +86,12 @@ def solutions(run: Preflight) -> Iterator[Finding]:
         maths = environment(run, data) in MATH or "math" in str(section.get("verifier") or "")
         whole = [row for row in rows if "####" in str(row.get(key))]
         if whole and maths:
-            what = f"{len(whole)} of {len(rows)} answers are whole solutions with `####`"
-            reason = "the verifier compares with all of it, so each response would earn 0"
-            cure = "Keep only what stands behind ####"
-            yield error(f"{path}.output_key", f"{what} ({whole[0].where}): {reason}. {cure}.")
+            yield error(
+                f"{path}.output_key",
+                f"{len(whole)} of {len(rows)} answers are whole solutions with `####` "
+                f"({whole[0].where}): the verifier compares with all of it, so each response "
+                "would earn 0. Keep only what stands behind ####.",
+            )
 
 
 def held_out(run: Preflight) -> Iterator[Finding]:
@@ -92,15 +102,21 @@ def held_out(run: Preflight) -> Iterator[Finding]:
         if not is_number(size):
             continue
         if size > 1 and size % 1:
-            reason = "it is a share of the rows below 1, or else a whole number of rows"
-            yield error(key, f"{reason}, got {size}. Set it to 0.05, for one, or to 256.")
+            yield error(
+                key,
+                f"it is a share of the rows below 1, or else a whole number of rows, got {size}. "
+                "Set it to 0.05, for one, or to 256.",
+            )
         elif size and path == "data.train" and run["data.validation"]:
             rows = _rows(data)
             taken = f"{_held_out(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
-            what = f"it is {size}, so NeMo-RL moves {taken} of training into validation"
-            reason = "although `data.validation` is set, and scores both together"
             say = warning if rows and at(run.written, key) is None else note
-            yield say(key, f"{what}, {reason}. Set it to 0 to train on all rows.")
+            yield say(
+                key,
+                f"it is {size}, so NeMo-RL moves {taken} of training into validation, although "
+                "`data.validation` is set, and scores both together. Set it to 0 to train on all "
+                "rows.",
+            )
 
 
 def _held_out(size: float, rows: int) -> int:
@@ -117,9 +133,11 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
         silent = isinstance(section, Mapping) and not section.get("env_name")
         name = silent and section.get("dataset_name")
         if name and usual and usual not in run.nemo_rl.environments and name not in trained:
-            what = f"{name} would be graded by {usual}, the training environment of `data.default`"
-            cure = f"Set the one that you mean, {usual} or another."
-            yield warning("data.validation.env_name", f"{what}. {cure}")
+            yield warning(
+                "data.validation.env_name",
+                f"{name} would be graded by {usual}, the training environment of `data.default`. "
+                f"Set the one that you mean, {usual} or another.",
+            )
 
 
 def _left(data: Mapping[str, Any]) -> int | None:
@@ -152,13 +170,17 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
     for name, section in sections(run["env"] or {}).items():
         path = f"env.{name}"
         if name in (*run.nemo_rl.environments, *FOREIGN):
-            what = f"NeMo-RL already has an environment named {name}"
-            yield error(path, f"{what}. Choose another name for yours.")
+            yield error(
+                path,
+                f"NeMo-RL already has an environment named {name}. Choose another name for yours.",
+            )
             continue
         if is_vlm(run["data"]):
-            reason = "for prompts with images NeMo-RL only supports its built-in reward functions"
-            cure = "Remove it, and set `reward_functions` beside it."
-            yield error(f"{path}.verifier", f"{reason}. {cure}")
+            yield error(
+                f"{path}.verifier",
+                "for prompts with images NeMo-RL only supports its built-in reward functions. "
+                "Remove it, and set `reward_functions` beside it.",
+            )
             continue
         try:
             settings = validate(VerifierConfig, dict(section), path)
@@ -175,5 +197,6 @@ def _extractor(name: str, key: str) -> None:
     try:
         inspect.signature(function).bind("response")
     except TypeError as wrong:
-        reason = f"{name} must take one argument, the response: {wrong}"
-        raise ConfigError([Finding(key, reason)]) from None
+        raise ConfigError(
+            [Finding(key, f"{name} must take one argument, the response: {wrong}")]
+        ) from None

@@ -37,8 +37,10 @@ def traces(run: Preflight) -> Iterator[Finding]:
             yield error(key, f"must be a whole number from {least}, got {value!r}")
             return
     if run[TRACE] and run["data_plane.enabled"] and run["policy.router_replay.enabled"]:
-        reason = "the replayed experts stay in the data plane, and a trace asks without them"
-        yield error(TRACE, f"{reason}: set 0")
+        yield error(
+            TRACE,
+            "the replayed experts stay in the data plane, and a trace asks without them: set 0",
+        )
 
 
 def probes(run: Preflight) -> Iterator[Finding]:
@@ -50,8 +52,11 @@ def probes(run: Preflight) -> Iterator[Finding]:
         "async_rl": run.controlled,
     }
     if run["mismatch.probe"] and (excluded := [key for key, wrong in others.items() if wrong]):
-        reason = f"it asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes"
-        yield error("mismatch.probe", f"{reason}. Set it to 0, and use `mismatch.dump`.")
+        yield error(
+            "mismatch.probe",
+            f"it asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes. Set "
+            "it to 0, and use `mismatch.dump`.",
+        )
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
@@ -61,14 +66,16 @@ def model_there(run: Preflight) -> Iterator[Finding]:
     if os.path.isdir(name):
         return
     if name.startswith(("/", ".", "~")):
-        missing = f"folder {name} not found on this machine"
-        yield warning(NAME, f"{missing}. Correct the path, or mount it in the job.")
+        yield warning(
+            NAME,
+            f"folder {name} not found on this machine. Correct the path, or mount it in the job.",
+        )
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        what = f"{name!r} is neither a folder nor a Hugging Face hub name"
-        yield error(NAME, f"{what}. Correct it.")
+        yield error(NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it.")
     elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
-        what = f"HF_HUB_OFFLINE is set, and {name} is not in {_hub()}"
-        yield warning(NAME, f"{what}: download it first")
+        yield warning(
+            NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {_hub()}: download it first"
+        )
 
 
 def _home() -> Path:
@@ -92,13 +99,17 @@ def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
         own, given = both
         others = sum(given.get(number, token) != token for number, token in own.items())
         if others > SOME * len(own):
-            what = f"in {name}, {others:,} of {len(own):,} ids are other tokens than in {model}"
-            yield error(path, f"{what}, so the model would read noise. {cure}")
+            yield error(
+                path,
+                f"in {name}, {others:,} of {len(own):,} ids are other tokens than in {model}, so "
+                f"the model would read noise. {cure}",
+            )
     elif _family(name) is None or _family(name) != _family(model):
-        reason = (
-            "it is not the model's own, and the model reads noise unless both have one vocabulary"
+        yield warning(
+            path,
+            "it is not the model's own, and the model reads noise unless both have one "
+            f"vocabulary. {cure}",
         )
-        yield warning(path, f"{reason}. {cure}")
 
 
 def _family(name: str) -> str | None:
@@ -139,15 +150,21 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
         if copy.stat().st_mtime < newest:
-            what = f"the run would start from {copy.parent}, which is older than the model"
-            yield warning(NAME, f"{what}. Delete that folder, or set `{again}: true`.")
+            yield warning(
+                NAME,
+                f"the run would start from {copy.parent}, which is older than the model. Delete "
+                f"that folder, or set `{again}: true`.",
+            )
 
 
 def model_known(run: Preflight) -> Iterator[Finding]:
     """Heads, layers and experts are checked of known models only."""
     if run.model is None:
-        reason = "this model is unknown here, so its heads, layers and experts are not checked"
-        yield note(NAME, f"{reason}. Name a folder with its config.json to check them.")
+        yield note(
+            NAME,
+            "this model is unknown here, so its heads, layers and experts are not checked. Name a "
+            "folder with its config.json to check them.",
+        )
 
 
 def save_time(run: Preflight) -> Iterator[Finding]:
@@ -157,9 +174,11 @@ def save_time(run: Preflight) -> Iterator[Finding]:
     parts = str(found).split(":")
     if found is None:
         if limit is not None:
-            reason = "when the job ends, the work since the last checkpoint is lost"
-            hint = "Set it to less than the job's time, as DD:HH:MM:SS."
-            yield warning(MUST_SAVE, f"{reason}. {hint}")
+            yield warning(
+                MUST_SAVE,
+                "when the job ends, the work since the last checkpoint is lost. Set it to less "
+                "than the job's time, as DD:HH:MM:SS.",
+            )
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"must be DD:HH:MM:SS, such as 00:03:45:00, got {found!r}")
     elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
@@ -188,12 +207,17 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
     known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
     if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
         near = did_you_mean(name, known)
-        reason = f"unknown metric {name}{near}, so the first save would fail"
-        yield error(METRIC, f"{reason}. Name one that validation has.")
+        yield error(
+            METRIC,
+            f"unknown metric {name}{near}, so the first save would fail. Name one that validation "
+            "has.",
+        )
     if name.startswith("val:") and (not every or period % every):
-        reason = f"checkpoints come every {period} steps and validation every {every}"
-        lost = "Checkpoints without a validation rank last: align the two periods."
-        yield warning(METRIC, f"{reason}. {lost}")
+        yield warning(
+            METRIC,
+            f"checkpoints come every {period} steps and validation every {every}. Checkpoints "
+            "without a validation rank last: align the two periods.",
+        )
 
 
 def save_period(run: Preflight) -> Iterator[Finding]:
@@ -205,8 +229,11 @@ def save_period(run: Preflight) -> Iterator[Finding]:
     if saves and (run[path] or 0) > steps:
         yield warning(path, f"{what}, so only its end is saved. Set it below {steps}.")
     if not saves and steps > LONG:
-        reason = "and saves no checkpoint: it cannot resume, and the model is lost at its end"
-        yield note("checkpointing.enabled", f"{what} {reason}. Set it to true.")
+        yield note(
+            "checkpointing.enabled",
+            f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
+            "Set it to true.",
+        )
 
 
 def stop_loses(run: Preflight) -> Iterator[Finding]:
@@ -217,11 +244,17 @@ def stop_loses(run: Preflight) -> Iterator[Finding]:
     if not run[path]:
         return
     if not run["checkpointing.enabled"]:
-        cure = "Set `checkpointing.enabled: true` and a short `checkpointing.save_period`"
-        yield warning(path, f"{what}, and no checkpoint is saved: all its work is lost. {cure}.")
+        yield warning(
+            path,
+            f"{what}, and no checkpoint is saved: all its work is lost. Set "
+            "`checkpointing.enabled: true` and a short `checkpointing.save_period`.",
+        )
     elif every > 1:
-        lost = f"the work since the last checkpoint is lost, up to {every} steps"
-        yield note(path, f"{what}, and {lost}. To lose less, lower `checkpointing.save_period`.")
+        yield note(
+            path,
+            f"{what}, and the work since the last checkpoint is lost, up to {every} steps. To "
+            "lose less, lower `checkpointing.save_period`.",
+        )
 
 
 def end(run: Preflight) -> Iterator[Finding]:
@@ -231,8 +264,11 @@ def end(run: Preflight) -> Iterator[Finding]:
     if at(run.written, path) is not None or run[path] < ENDLESS:
         return
     or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
-    what = f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}"
-    yield note(path, f"{what}. Set it to the steps that you want, such as 500.")
+    yield note(
+        path,
+        f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it to "
+        "the steps that you want, such as 500.",
+    )
 
 
 def checkpoint_bytes(run: Preflight) -> float | None:
@@ -256,9 +292,12 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     if needed > free:
         say = warning if folder.is_absolute() else note
-        what = f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but"
-        cure = "Choose another disk, or lower `checkpointing.keep_top_k`."
-        yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
+        yield say(
+            FOLDER,
+            f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but "
+            f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
+            "`checkpointing.keep_top_k`.",
+        )
 
 
 def save_format(run: Preflight) -> Iterator[Finding]:
@@ -268,8 +307,11 @@ def save_format(run: Preflight) -> Iterator[Finding]:
     second = run[f"{fsdp}.enabled"] and run[f"{fsdp}._v2"] and not run[f"{fsdp}.lora_cfg.enabled"]
     whole = run["checkpointing.save_consolidated"]
     if run["checkpointing.enabled"] and second and not whole and run[path] == "safetensors":
-        reason = "NeMo-RL's convert_dcp_to_hf.py cannot read it"
-        yield note(path, f"{reason}. Set it to torch_save if you want to evaluate checkpoints.")
+        yield note(
+            path,
+            "NeMo-RL's convert_dcp_to_hf.py cannot read it. Set it to torch_save if you want to "
+            "evaluate checkpoints.",
+        )
 
 
 def resumes(run: Preflight) -> Iterator[Finding]:
@@ -279,8 +321,11 @@ def resumes(run: Preflight) -> Iterator[Finding]:
     if run["checkpointing.enabled"] and steps:
         yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
     elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
-        reason = "this is NeMo-RL's default folder, so the run would resume any other run there"
-        yield note(FOLDER, f"{reason}. Set one folder per run.")
+        yield note(
+            FOLDER,
+            "this is NeMo-RL's default folder, so the run would resume any other run there. Set "
+            "one folder per run.",
+        )
 
 
 def wandb(run: Preflight) -> Iterator[Finding]:
@@ -289,8 +334,10 @@ def wandb(run: Preflight) -> Iterator[Finding]:
     netrc = Path.home() / ".netrc"
     known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
     if run["logger.wandb_enabled"] and mode not in ("offline", "disabled") and not known:
-        reason = "W&B needs WANDB_API_KEY, which is not set"
-        yield warning("logger.wandb_enabled", f"{reason}. Set it, or set WANDB_MODE=offline.")
+        yield warning(
+            "logger.wandb_enabled",
+            "W&B needs WANDB_API_KEY, which is not set. Set it, or set WANDB_MODE=offline.",
+        )
 
 
 def validation_goal(run: Preflight) -> Iterator[Finding]:
@@ -298,8 +345,11 @@ def validation_goal(run: Preflight) -> Iterator[Finding]:
     metric = run["grpo.stop_at_validation_metric"]
     path = "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:
-        what = f"the run stops when {metric} reaches this threshold, which is not set"
-        yield error(path, f"{what}. Set it, such as to 0.5.")
+        yield error(
+            path,
+            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
+            "as to 0.5.",
+        )
     many = "grpo.val_num_generations_per_prompt"
     if metric == "pass_k" and (run[many] or 1) <= 1:
         yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")

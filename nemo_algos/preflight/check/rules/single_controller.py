@@ -76,30 +76,46 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
     if not run.controlled:
         return
     if run["grpo.async_grpo"] is not None:
-        reason = "the single controller reads its settings from async_rl only"
-        yield error("grpo.async_grpo", f"{reason}. Set `grpo.async_grpo: null`.")
+        yield error(
+            "grpo.async_grpo",
+            "the single controller reads its settings from async_rl only. Set `grpo.async_grpo: "
+            "null`.",
+        )
     if not run["data_plane.enabled"]:
-        reason = "the single controller sends its tensors through the data plane"
-        yield error("data_plane.enabled", f"{reason}. Set it to true.")
+        yield error(
+            "data_plane.enabled",
+            "the single controller sends its tensors through the data plane. Set it to true.",
+        )
     if run.vllm and not run[f"{VLLM}.async_engine"]:
         yield error(f"{VLLM}.async_engine", "the single controller needs it. Set it to true.")
     if run.layout.colocated:
-        reason = "the single controller generates on separate GPUs"
-        cure = "Set it to false, and set `colocated.resources`."
-        yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
+        yield error(
+            f"{GENERATION}.colocated.enabled",
+            "the single controller generates on separate GPUs. Set it to false, and set "
+            "`colocated.resources`.",
+        )
     if is_vlm(run["data"]):
-        reason = "the single controller only supports text prompts"
-        yield error(SINGLE_CONTROLLER, f"{reason}. Set `nemo_rl.config: vlm_grpo_3B.yaml`.")
+        yield error(
+            SINGLE_CONTROLLER,
+            "the single controller only supports text prompts. Set `nemo_rl.config: "
+            "vlm_grpo_3B.yaml`.",
+        )
     if not run.megatron:
-        reason = "only Megatron workers support the single controller's chunked updates"
-        yield error(f"{MEGATRON}.enabled", f"{reason}. Set it to true.")
+        yield error(
+            f"{MEGATRON}.enabled",
+            "only Megatron workers support the single controller's chunked updates. Set it to "
+            "true.",
+        )
 
 
 def whole_step(run: Preflight) -> Iterator[Finding]:
     """A step is one optimizer update."""
     if run.controlled and run.rollouts != run[GLOBAL]:
-        reason = "the single controller makes one update from all rollouts of a step"
-        yield error(GLOBAL, f"{reason}. Set it to {run.rollouts}.")
+        yield error(
+            GLOBAL,
+            "the single controller makes one update from all rollouts of a step. Set it to "
+            f"{run.rollouts}.",
+        )
 
 
 def unread(run: Preflight) -> Iterator[Finding]:
@@ -107,8 +123,11 @@ def unread(run: Preflight) -> Iterator[Finding]:
     for path, off in UNREAD.items() if run.controlled else ():
         supported = run.nemo_rl.facts[READS + path.removesuffix(".enabled")]
         if run[path] not in (None, off) and not supported:
-            what = f"the single controller of {run.nemo_rl.name} does not support it"
-            yield error(path, f"{what}. Set it to {json.dumps(off)}.")
+            yield error(
+                path,
+                f"the single controller of {run.nemo_rl.name} does not support it. Set it to "
+                f"{json.dumps(off)}.",
+            )
 
 
 def validated_metric(run: Preflight) -> Iterator[Finding]:
@@ -117,8 +136,11 @@ def validated_metric(run: Preflight) -> Iterator[Finding]:
     validates = run.nemo_rl.facts[f"{READS}grpo.val_period"]
     ranked = run["checkpointing.enabled"] and run[path] is not None
     if run.controlled and ranked and not validates and not str(run[path]).startswith("train:"):
-        reason = "the single controller runs no validation"
-        yield error(path, f"{reason}. Set null, or a train: metric such as train:reward.")
+        yield error(
+            path,
+            "the single controller runs no validation. Set null, or a train: metric such as "
+            "train:reward.",
+        )
 
 
 def group_sampler(run: Preflight) -> Iterator[Finding]:
@@ -136,13 +158,17 @@ def buffer(run: Preflight) -> Iterator[Finding]:
         return
     prompts = run[PROMPTS]
     if not 1 <= run.chunk <= prompts:
-        reason = f"{run.chunk} is out of range: a step has {prompts} groups"
-        yield error(CHUNK, f"{reason}. Set it to {prompts}.")
+        yield error(
+            CHUNK, f"{run.chunk} is out of range: a step has {prompts} groups. Set it to {prompts}."
+        )
     needed = prompts * (run.staleness + 1)
     room = 64 if run[BUFFER] is None else run[BUFFER]
     if run.sampler not in UNGATED and room < needed:
-        reason = f"{run.sampler} keeps up to {needed} groups, so the run would wait forever"
-        yield error(BUFFER, f"{reason} for room. Set at least {needed}.")
+        yield error(
+            BUFFER,
+            f"{run.sampler} keeps up to {needed} groups, so the run would wait forever for room. "
+            f"Set at least {needed}.",
+        )
 
 
 def stale_rollouts(run: Preflight) -> Iterator[Finding]:
@@ -153,12 +179,12 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
     if not run.controlled or run[CORRECTION] or (run.algorithm and run.algorithm.correction.active):
         return
     if run.sampler == "ready_first" or run.staleness:
-        reason = f"{run.sampler} trains on rollouts of older weights"
-        hint = (
-            "Set `old_policy: sampler`, choose a `rollout_correction.preset`, or set this to true."
-        )
         found = error if run.sampler == "ready_first" else warning
-        yield found(CORRECTION, f"{reason}. {hint}")
+        yield found(
+            CORRECTION,
+            f"{run.sampler} trains on rollouts of older weights. Set `old_policy: sampler`, "
+            "choose a `rollout_correction.preset`, or set this to true.",
+        )
 
 
 def chunks(run: Preflight) -> Iterator[Finding]:
@@ -167,8 +193,11 @@ def chunks(run: Preflight) -> Iterator[Finding]:
     prompts = run[PROMPTS]
     if a and run.controlled and run.chunk < prompts:
         for reader in whole_batch_readers(a):
-            reason = f"{reader} needs the whole step at once, but groups arrive in chunks of"
-            yield error(CHUNK, f"{reason} {run.chunk} or more. Set it to {prompts}.")
+            yield error(
+                CHUNK,
+                f"{reader} needs the whole step at once, but groups arrive in chunks of "
+                f"{run.chunk} or more. Set it to {prompts}.",
+            )
 
 
 def whole_batch_readers(a: Algorithm) -> list[str]:
@@ -185,8 +214,11 @@ def advantage_workers(run: Preflight) -> Iterator[Finding]:
     """A newer controller's processes of advantages would keep the method's other signals."""
     path = f"{SINGLE_CONTROLLER}.num_advantage_workers"
     if run.controlled and run[path]:
-        reason = "the method's bounds are computed with its advantages, in the controller's process"
-        yield error(path, f"{reason}. Set it to 0.")
+        yield error(
+            path,
+            "the method's bounds are computed with its advantages, in the controller's process. "
+            "Set it to 0.",
+        )
 
 
 def kept_rollouts(run: Preflight) -> Iterator[Finding]:
@@ -194,16 +226,21 @@ def kept_rollouts(run: Preflight) -> Iterator[Finding]:
     path = "checkpointing.save_data_plane"
     asked = path in run.nemo_rl.schema and run["checkpointing.enabled"] and not run[path]
     if run.controlled and asked and run.sampler != "custom":
-        reason = "this NeMo-RL's single controller may only save checkpoints with their rollouts"
-        yield warning(path, f"{reason}. Set it to true.")
+        yield warning(
+            path,
+            "this NeMo-RL's single controller may only save checkpoints with their rollouts. Set "
+            "it to true.",
+        )
 
 
 def reward_sum(run: Preflight) -> Iterator[Finding]:
     """Its queue carries the sum of the rewards alone."""
     a = run.algorithm
     if a and run.controlled and {"reward_parts", "turn_rewards"} & a.needs:
-        reason = f"{a.name} needs each reward, but the single controller keeps only their sum"
-        yield error(SINGLE_CONTROLLER, f"{reason}. {OTHER}")
+        yield error(
+            SINGLE_CONTROLLER,
+            f"{a.name} needs each reward, but the single controller keeps only their sum. {OTHER}",
+        )
 
 
 def _set(run: Preflight, key: str) -> Any:
@@ -228,14 +265,19 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
             reason = f"names no class, got {target!r}" if target else "it is missing"
             yield error(f"{path}.target", f"{reason}. Write the path of your class, module:Class.")
         if inherited := [key for key in run[path] if key not in (*read, *section)]:
-            given = f"is also given the base config's {', '.join(inherited)}"
-            hint = "its constructor must take it, or async_rl must have _override_: true"
-            yield note(path, f"{target or 'your class'} {given}: {hint}")
+            yield note(
+                path,
+                f"{target or 'your class'} is also given the base config's "
+                f"{', '.join(inherited)}: its constructor must take it, or async_rl must have "
+                "_override_: true",
+            )
         return
     for key in [k for k, value in section.items() if k not in read and value is not None]:
         near = did_you_mean(key, [other for other in read if other != "name"])
-        reason = f"the sampler {run.sampler} does not read it{near}"
-        yield error(f"{path}.{key}", f"{reason}. Remove it, or set it to null.")
+        yield error(
+            f"{path}.{key}",
+            f"the sampler {run.sampler} does not read it{near}. Remove it, or set it to null.",
+        )
 
 
 def deadlines(run: Preflight) -> Iterator[Finding]:
@@ -250,16 +292,22 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
             high = _set(run, upper)
             fits = None in (low, high) or (low < high if word == "above" else low <= high)
             if not fits:
-                what = f"{high:g} must be {word} `{SECTION}.{lower}: {low:g}`"
-                yield error(f"{SECTION}.{upper}", f"{what}, or {reason}. Change one of them.")
+                yield error(
+                    f"{SECTION}.{upper}",
+                    f"{high:g} must be {word} `{SECTION}.{lower}: {low:g}`, or {reason}. Change "
+                    "one of them.",
+                )
 
 
 def router_status(run: Preflight) -> Iterator[Finding]:
     """NeMo Gym gives up where the router has no engine."""
     path = f"{SECTION}.{ROUTER}.no_healthy_backend_status"
     if run.controlled and run.or_default(path) in RETRIED:
-        reason = f"NeMo Gym retries forever after {', '.join(map(str, RETRIED))}"
-        yield error(path, f"{reason}. Set another status, such as 409.")
+        yield error(
+            path,
+            f"NeMo Gym retries forever after {', '.join(map(str, RETRIED))}. Set another status, "
+            "such as 409.",
+        )
 
 
 def dropped_prompts(run: Preflight) -> Iterator[Finding]:
@@ -271,14 +319,18 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     replaces = _failure(run, "on_dropped_prompt") == "replace"
     share = _failure(run, "min_step_batch_fraction")
     for key in asked if run.sampler != "in_order" else ():
-        reason = f"{run.sampler} would wait forever for a prompt that was dropped"
-        cure = "Set it to 0, or set `sampler.name: in_order`."
-        yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. {cure}")
+        yield error(
+            f"{SECTION}.{FAILURE}.{key}",
+            f"{run.sampler} would wait forever for a prompt that was dropped. Set it to 0, or set "
+            "`sampler.name: in_order`.",
+        )
     whole = share is not None and math.ceil(prompts * share) >= prompts
     if asked and run.sampler == "in_order" and whole and not replaces:
-        reason = f"every step must have all its prompts, so {asked[0]} never applies"
-        hint = "Set a smaller share, or set `on_dropped_prompt: replace`."
-        yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}. {hint}")
+        yield warning(
+            f"{SECTION}.{FAILURE}.min_step_batch_fraction",
+            f"every step must have all its prompts, so {asked[0]} never applies. Set a smaller "
+            "share, or set `on_dropped_prompt: replace`.",
+        )
 
 
 def replacements(run: Preflight) -> Iterator[Finding]:
@@ -288,15 +340,22 @@ def replacements(run: Preflight) -> Iterator[Finding]:
     prompts = run["grpo.num_prompts_per_step"]
     for key in ("max_replacement_attempts", "replacement_reserve_prompts"):
         if not _failure(run, key):
-            reason = "at 0, `on_dropped_prompt: replace` cannot replace any prompt"
-            yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. Set it to at least 1.")
+            yield error(
+                f"{SECTION}.{FAILURE}.{key}",
+                "at 0, `on_dropped_prompt: replace` cannot replace any prompt. Set it to at least "
+                "1.",
+            )
     if (_failure(run, "replacement_reserve_prompts") or 0) > prompts:
-        reason = f"the reserve fills by whole steps of {prompts} prompts before sampling starts"
-        path = f"{SECTION}.{FAILURE}.replacement_reserve_prompts"
-        yield warning(path, f"{reason}. Set it to at most {prompts}.")
+        yield warning(
+            f"{SECTION}.{FAILURE}.replacement_reserve_prompts",
+            f"the reserve fills by whole steps of {prompts} prompts before sampling starts. Set "
+            f"it to at most {prompts}.",
+        )
     if run.sampler not in ("in_order", "custom"):
-        reason = f"{run.sampler} fills every step, so no prompt would be replaced"
-        yield warning(f"{SECTION}.{FAILURE}.on_dropped_prompt", f"{reason}. Set it to shrink.")
+        yield warning(
+            f"{SECTION}.{FAILURE}.on_dropped_prompt",
+            f"{run.sampler} fills every step, so no prompt would be replaced. Set it to shrink.",
+        )
 
 
 def other_rollouts(run: Preflight) -> Iterator[Finding]:
@@ -308,5 +367,7 @@ def other_rollouts(run: Preflight) -> Iterator[Finding]:
     whose = "NeMo-RL" if gym else "NeMo Gym"
     for path, schema in run.nemo_rl.schema.items():
         if path.startswith(f"{unread}.") and run[path] not in (None, schema.get("default")):
-            reason = f"only {whose} rollouts read it, and this config does not run them"
-            yield error(path, f"{reason}. Remove it.")
+            yield error(
+                path,
+                f"only {whose} rollouts read it, and this config does not run them. Remove it.",
+            )

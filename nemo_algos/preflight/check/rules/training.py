@@ -34,8 +34,11 @@ def fused_logprobs(run: Preflight) -> Iterator[Finding]:
     for path in [path for path, found in wrong.items() if found]:
         yield error(path, "use_fused_linear_logprobs excludes it. Turn off one of the two.")
     if run.layout.tensor > 1 and not run.layout.sequence_parallel:
-        reason = "use_fused_linear_logprobs needs it with tensor parallelism, or every update fails"
-        yield error(f"{MEGATRON}.sequence_parallel", f"{reason}. Set it to true.")
+        yield error(
+            f"{MEGATRON}.sequence_parallel",
+            "use_fused_linear_logprobs needs it with tensor parallelism, or every update fails. "
+            "Set it to true.",
+        )
 
 
 def logprob_chunks(run: Preflight) -> Iterator[Finding]:
@@ -51,8 +54,11 @@ def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     precision = run["policy.precision"]
     aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
     if run.megatron and precision == "bfloat16" and aware and not run[path]:
-        reason = "with `policy.precision: bfloat16`, the precision-aware optimizer needs it"
-        yield error(path, f"{reason}. Set it to true.")
+        yield error(
+            path,
+            "with `policy.precision: bfloat16`, the precision-aware optimizer needs it. Set it to "
+            "true.",
+        )
     if run.megatron and precision == "float32" and run[path]:
         yield error(path, "it contradicts `policy.precision: float32`. Set it to false.")
 
@@ -70,8 +76,11 @@ def optimizer_offload(run: Preflight) -> Iterator[Finding]:
     share = f"{OPTIMIZER}.optimizer_offload_fraction"
     path = f"{OPTIMIZER}.optimizer_cpu_offload"
     if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
-        what = "optimizer_cpu_offload moves this share of the optimizer"
-        yield error(share, f"{what}, so it must be above 0 and at most 1. Set e.g. 1.0.")
+        yield error(
+            share,
+            "optimizer_cpu_offload moves this share of the optimizer, so it must be above 0 and "
+            "at most 1. Set e.g. 1.0.",
+        )
 
 
 def learning_rates(run: Preflight) -> Iterator[Finding]:
@@ -79,8 +88,11 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
-            what = f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`)"
-            yield error(path, f"{what}. Set it to at most {peak:g}.")
+            yield error(
+                path,
+                f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`). Set it to "
+                f"at most {peak:g}.",
+            )
 
 
 def warmup(run: Preflight) -> Iterator[Finding]:
@@ -91,8 +103,11 @@ def warmup(run: Preflight) -> Iterator[Finding]:
     if run.megatron and decay is not None and steps >= decay:
         yield error(path, f"{steps} must be below lr_decay_iters: {decay}. Change one of them.")
     elif run.megatron and steps >= run["grpo.max_num_steps"]:
-        what = f"the run ends before its warm-up of {steps} steps does"
-        yield warning(path, f"{what}. Set it below {run['grpo.max_num_steps']}.")
+        yield warning(
+            path,
+            f"the run ends before its warm-up of {steps} steps does. Set it below "
+            f"{run['grpo.max_num_steps']}.",
+        )
 
 
 def learning_rate(run: Preflight) -> Iterator[Finding]:
@@ -101,8 +116,11 @@ def learning_rate(run: Preflight) -> Iterator[Finding]:
     adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
     high = 1e-3 if adapters else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
-        what = f"{run[path]:g} is outside the usual 1e-08 to {high:g}"
-        yield warning(path, f"{what}. The papers use 1e-06 to 1e-05. Check the digits.")
+        yield warning(
+            path,
+            f"{run[path]:g} is outside the usual 1e-08 to {high:g}. The papers use 1e-06 to "
+            "1e-05. Check the digits.",
+        )
 
 
 def peak_rate(run: Preflight) -> str:
@@ -117,8 +135,10 @@ def first_version(run: Preflight) -> Iterator[Finding]:
     if run[path]:
         return
     if run["checkpointing.enabled"] and run[saved]:
-        reason = f"the first save would fail without `{path}: true`"
-        yield error(saved, f"{reason}. Set that, or set this to null.")
+        yield error(
+            saved,
+            f"the first save would fail without `{path}: true`. Set that, or set this to null.",
+        )
     if run.megatron:
         return
     if run[f"{LORA}.enabled"]:
