@@ -23,7 +23,6 @@ from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "examples" / "configs" / "recipes"
 PUBLISHED = ROOT / "benchmarks" / "published_step_times.csv"
-LARGER_GPU = {"quatro-"}  # the paper's H200
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # whose configs name no model, but a page that tells how
 
 
@@ -67,9 +66,8 @@ def of_recipe(name: str) -> Plan:
     """As `nemo-algos plan recipes/NAME.yaml` has it."""
     path = f"recipes/{name}.yaml"
     run = judge_composed(compose(read(find(path)), shipped()))[0]
-    larger = any(name.startswith(start) for start in LARGER_GPU)
     assert run.model
-    return planned(run.plain, run.model, GPUS["H200" if larger else gpu_of(run.plain)])
+    return planned(run.plain, run.model, GPUS[gpu_of(run.plain)])
 
 
 def scale() -> Iterator[str]:
@@ -93,26 +91,11 @@ def large() -> Iterator[str]:
     yield "([all recipes](scale.md#recipes))."
 
 
-def papers() -> Iterator[str]:
-    """The recipes of one method each."""
-    yield "| file | GPU | GB in training | seconds of a step |"
-    yield "|---|---|---|---|"
-    alike = dict[str, list[str]]()
-    for name in (n for n in names() if n.split("-")[0] in PAPERS):
-        p = of_recipe(name)
-        memory = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f}"
-        row = f"{p.run.gpu.name} | {memory} | {p.step_seconds:,.0f}"
-        alike.setdefault(row, []).append(f"`{name}`")
-    for row, files in alike.items():
-        yield f"| {', '.join(files)} | {row} |"
-
-
 PAPERS = ("etr", "quatro", "erpo", "apmpo")
 TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
     "docs/plan.md": {"70b": large, "published": summary},
     "benchmarks/README.md": {"published": published},
     "docs/scale.md": {"scale": scale},
-    "docs/papers/index.md": {"papers": papers},
 }
 
 

@@ -25,14 +25,23 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.cli import exit_on_error
-from nemo_algos.config import Section, at, did_you_mean, find, load, validate
+from nemo_algos.config import Section, apply_overrides, at, did_you_mean, find, load, validate
+from nemo_algos.config import read as read_config
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
+from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.release import shipped
+from nemo_algos.preflight.plan.layouts import Plan
+from nemo_algos.preflight.plan.layouts import plan as plan_run
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, GPUS
+from nemo_algos.preflight.plan.report import totals
 from nemo_algos.untrusted import refuse_code
 
 HERE = Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 TRAIN = "train"  # in place of a benchmark: a metric of training, the mean of its last steps
 LAST_STEPS = 10
+ENDLESS = 1_000_000  # grpo.max_num_steps of NeMo-RL's configs: the run is stopped by hand
+SAMPLE = 100  # steps whose cost is shown of such a run
 IN_PERCENT = re.compile(r"(pass|best)@\d+|mean|boxed|ucr")  # what a paper prints in percent
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": None, "perturbation": None}  # defaults
 METRICS = {  # by short name: what the embedded engine and NeMo-RL call it
@@ -285,15 +294,36 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
         trained = sum(len(paper.places(run)) for run in item.needed_runs if paper.trains(run))
         note = "; ".join(["`nemo-algos report` draws it"] * (item.kind == "report") + [item.note])
         yield f"| {name} | {item.title} | {printed or ''} | {trained or ''} | {note.rstrip('; ')} |"
-    yield "\n| model | starts from | recipe and its keys |\n|---|---|---|"
     models = {run.partition("/")[0] for run in needs}
+    costs = "a GPU's memory | seconds of a step | GPU-hours of a run"
+    yield f"\n| model | starts from | recipe and its keys | runs | {costs} |"
+    yield "|---|---|---|---|---|---|---|"
+    total = 0.0
     for name, model in paper.models.items():
-        recipe = f"`{' '.join([model.recipe, *model.overrides])}`"
-        if name in models:
-            yield f"| {name} | {model.base} | {recipe if model.recipe else 'evaluated only'} |"
-    gpu = f" --gpu {paper.gpu}" if paper.gpu else ""
-    yield f"\nHours and memory: `nemo-algos plan RECIPE KEYS{gpu}`.\n"
-    yield "| method | keys |\n|---|---|"
+        if name not in models:
+            continue
+        methods = [
+            run for run in needs if run.startswith(f"{name}/") and paper.parts(run)[1].method
+        ]
+        runs = sum(len(paper.places(run)) for run in methods)
+        recipe = f"`{' '.join([model.recipe, *model.overrides])}`" if runs else "evaluated only"
+        each = " | | "
+        if runs and paper.gpu:
+            planned = plan_of(model, GPUS[paper.gpu])
+            steps = planned.steps if planned.steps < ENDLESS else SAMPLE
+            hours = totals(planned, steps)["gpu_hours"]
+            total += runs * hours
+            memory = (
+                f"{sum(planned.training.values()) / 1e9:.0f} of {planned.run.gpu.memory / 1e9:.0f}"
+            )
+            each = f"{memory} GB | {planned.step_seconds:,.0f} | {hours:,.1f} for {steps} steps"
+        yield f"| {name} | {model.base} | {recipe} | {runs or ''} | {each} |"
+    if total:
+        yield (
+            f"\nTraining them all takes {total:,.0f} {paper.gpu} hours, by `nemo-algos plan RECIPE "
+            f"KEYS --gpu {paper.gpu}`."
+        )
+    yield "\n| method | keys |\n|---|---|"
     for name, method in paper.methods.items():
         keys = " ".join(method.program or method_keys(method))
         if any(run.endswith(f"/{name}") for run in needs):
@@ -313,6 +343,13 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
     misprints = [misprint for misprint in paper.misprints if misprint.item in items]
     yield from ["\n## Misprints\n"] if misprints else []
     yield from (listed(misprint.item, misprint.says) for misprint in misprints)
+
+
+def plan_of(model: Model, gpu: GPU) -> Plan:
+    """What `nemo-algos plan` says of a model's recipe."""
+    run, _ = judge(apply_overrides(read_config(find(model.recipe)), model.overrides), shipped())
+    assert run.model
+    return plan_run(run.plain, run.model, gpu)
 
 
 def listed(name: str, text: str) -> str:
