@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nemo_algos.algorithms.extensions.loss_config import DERIVED
+from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
@@ -38,7 +38,7 @@ def explain_key(key: str) -> list[str]:
             meanings.setdefault(_describe(field), []).append("both engines" if both else who)
     if (text := _of_nemo_rl(key)) is not None:
         meanings.setdefault(text, []).append(find().name)
-    if reason := DERIVED.get(key.removeprefix("loss_fn.")):
+    if reason := SET_BY_METHOD.get(key.removeprefix("loss_fn.")):
         meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
         known = sorted({path for _, path, _ in fields} | find().declared)

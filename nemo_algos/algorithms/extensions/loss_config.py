@@ -14,7 +14,7 @@ from nemo_algos.config import Finding, Section
 if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut
 
-DERIVED = {
+SET_BY_METHOD = {
     "ratio_clip_min": "the method clips. Remove it (some methods have `method.clip_low`)",
     "ratio_clip_max": "the method clips. Remove it (some methods have `method.clip_high`)",
     "ratio_clip_c": "the method sets the dual clip. Set `method.dual_clip` instead",
@@ -74,7 +74,7 @@ class LossConfig(Section):
     def _refuse_derived(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        if written := [f"`{k}`: {reason}" for k, reason in DERIVED.items() if k in data]:
+        if written := [f"`{k}`: {reason}" for k, reason in SET_BY_METHOD.items() if k in data]:
             raise ValueError("; ".join(written))
         return data
 

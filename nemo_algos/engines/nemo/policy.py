@@ -75,7 +75,7 @@ class PolicyProxy:
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's, with signals and metrics. Raises FloatingPointError as `Monitor.of`."""
         self._see_arrival()
-        self._compare(data)
+        self._begin_step(data)
         own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
         own |= self._estimator.signals_for(data["advantages"])
         if self._bypass:
@@ -119,8 +119,8 @@ class PolicyProxy:
         """Whether the old policy's log-probs are the sampler's."""
         return self._estimator.algorithm.correction.bypass_mode
 
-    def _compare(self, data: Mapping[str, Tensor]) -> None:
-        """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
+    def _begin_step(self, data: Mapping[str, Tensor]) -> None:
+        """Count the step, and add the mismatch of its batch, [B,S] and sample_mask [B], to metrics."""
         self._step += 1
         if self._bypass or not self._compares:
             return
@@ -205,7 +205,7 @@ class DataPlaneProxy(PolicyProxy):
         """As the policy's, with the signals. Raises FloatingPointError as `Monitor.of`."""
         if "advantages" in fields:
             read = {**self._read, **fields}
-            self._compare(read)
+            self._begin_step(read)
             own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
             signals = self._estimator.signals_for(fields["advantages"])
             own |= columns.widen(signals, fields["advantages"].shape)

@@ -76,7 +76,7 @@ class StepProxy(PolicyProxy):
         chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
-        self._compare(join(chunks))
+        self._begin_step(join(chunks))
         results = self._logged(self._policy.finish_train_step())
         if self._due:
             trained = [read | own for read, own in zip(chunks, written, strict=True)]

@@ -143,16 +143,16 @@ def letter(text: str) -> str | None:
     the last line ("B) 42"), unless the line before starts with one too. Outside a box it is a
     capital. Other letters in the text are no answer.
     """
-    text = _plain(text)
+    text = _ascii_letters(text)
     return _choice(_last(text, LETTERS) or _option(text)).upper() or None
 
 
 def yes_no(text: str) -> str | None:
     """ "yes" or "no", from the same places as `letter`, in any case."""
-    return _choice(_last(_plain(text), WORDS)).lower() or None
+    return _choice(_last(_ascii_letters(text), WORDS)).lower() or None
 
 
-def _plain(text: str) -> str:
+def _ascii_letters(text: str) -> str:
     """Fullwidth letters as ASCII, Chinese conjunctions in English."""
     return tagged(unicodedata.normalize("NFKC", text).translate(HAN))
 

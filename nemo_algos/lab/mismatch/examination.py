@@ -20,7 +20,7 @@ from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, temp
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora, routers
 from nemo_algos.lab.mismatch.network import Logits, Network, confirm, in_bfloat16, load, recompute
 from nemo_algos.lab.mismatch.responses import Responses, gather
-from nemo_algos.lab.mismatch.trial import EXACT, SLACK, Outcome, Search, Side
+from nemo_algos.lab.mismatch.search import EXACT, SLACK, Outcome, Search, Side
 
 # p-values: below, they were not; above, what is assumed is enough
 CHANCE = 1e-8
@@ -240,7 +240,7 @@ def _drawn_by_the_model(sampler: Outcome, responses: Responses, base: Logits) ->
         return sampler
     share = max(sampler.near.values(), default=0.0)
     near = {"speculative": share} | sampler.near
-    return replace(sampler, explained=False, usual=False, near=near)
+    return replace(sampler, explained=False, within_rounding=False, near=near)
 
 
 def _name(folder: Path, all_of_them: Sequence[Path]) -> str:
@@ -297,7 +297,7 @@ def _named(name: str, side: Outcome) -> list[Cause]:
     """
     share = (side.level - side.left) / max(side.level, 1e-9)
     padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
-    most = side.usual and share > MOST
+    most = side.within_rounding and share > MOST
     if not (side.explained or most or padding):
         return []
     return [Cause(k, name, v, share) for k, v in side.parameters.items()]

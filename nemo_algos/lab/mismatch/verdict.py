@@ -227,7 +227,7 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
         return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes, settled=True)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
     sides = {name: examination.sides[name] for name in examination.unexplained}
-    unknown = [name for name, side in sides.items() if not side.usual]
+    unknown = [name for name, side in sides.items() if not side.within_rounding]
     text = f"no known cause explains the {' and '.join(unknown)} side" if unknown else "the rest"
     text += f", in {count}" if unknown else f" is rounding, in {count}, but for single tokens"
     for name, side in sides.items():

@@ -96,7 +96,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
         inside = bool(fence)
         line = line.removeprefix(margin if line.startswith(margin) else margin.rstrip(" \t"))
         alone = FENCE.fullmatch(line)
-        # Deeper ones are of a docstring.
+        # a closing fence that is indented by 4 columns or more belongs to a docstring
         depth = len(alone[1].expandtabs(4)) if alone else 0
         if inside and not (alone and alone[2].startswith(fence) and depth < 4):
             ends = line.rstrip().endswith(fence) and line.count(fence) == 1

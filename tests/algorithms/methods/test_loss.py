@@ -10,7 +10,7 @@ from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig
+from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
 from nemo_algos.algorithms.loss import policy_loss
 
@@ -175,12 +175,12 @@ def test_missing_inputs_are_named():
         compute("grpo", RATIOS, correction())
 
 
-@pytest.mark.parametrize("key", DERIVED)
+@pytest.mark.parametrize("key", SET_BY_METHOD)
 def test_derived_keys_are_refused_with_the_name_to_use(key):
     with pytest.raises(ValidationError) as error:
         LossConfig(**{key: 0.2})
-    assert f"`{key}`: {DERIVED[key]}" in str(error.value)
-    assert DERIVED[key].count("method.") + DERIVED[key].count("loss_fn.") == 1
+    assert f"`{key}`: {SET_BY_METHOD[key]}" in str(error.value)
+    assert SET_BY_METHOD[key].count("method.") + SET_BY_METHOD[key].count("loss_fn.") == 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from nemo_algos.lab.mismatch.hypotheses import records, sampling
 from nemo_algos.lab.mismatch.hypotheses.records import Record
 from nemo_algos.lab.mismatch.network import Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
-from nemo_algos.lab.mismatch.trial import Side, State
+from nemo_algos.lab.mismatch.search import Side, State
 
 MODEL = small.model()
 

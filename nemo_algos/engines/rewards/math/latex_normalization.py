@@ -66,7 +66,7 @@ def unit(answer: str) -> Expr | None:
         return Symbol(f"base {int(match[2])}")
     if match := MODULUS.search(answer):
         return Symbol(f"modulus {int(match[1])}")
-    match = UNIT.fullmatch(_plain(answer))
+    match = UNIT.fullmatch(_in_words(answer))
     if match is None:
         return None
     factors = [*FACTOR.finditer(match["units"])]
@@ -104,11 +104,12 @@ def is_unit(word: str, number: str) -> bool:
 
 def compound(answer: str) -> bool:
     """Whether a unit is followed by a number, as in `5\\text{ ft }6\\text{ in}`."""
-    plain = _plain(answer)
+    plain = _in_words(answer)
     return any(unit(plain[: match.end()]) for match in re.finditer(r"[a-z]\b(?=\s+\d)", plain))
 
 
-def _plain(answer: str) -> str:
+def _in_words(answer: str) -> str:
+    """The answer with its units as words: signs, degrees, \\text and raised digits written out."""
     answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", sloped(answer))
     answer = NOON.sub(lambda match: "ante" if match[1] in "aA" else "post", answer)
     for raised in "²³":

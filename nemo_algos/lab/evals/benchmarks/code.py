@@ -43,7 +43,12 @@ CALLED = (
 )
 APPS_SECONDS = 4.0  # for all tests; APPS' own limit for one of them
 TYPING = "from typing import *\n"  # which the starter code of a class leaves out
-FILES = {"question": "question.txt", "input_output": "input_output.json"}
+FILES = {  # of a problem of APPS
+    "question": "question.txt",
+    "input_output": "input_output.json",
+    "starter_code": "starter_code.py",
+    "metadata": "metadata.json",
+}
 # The words of the output; numbers with a point as near as APPS' own check wants them (np.allclose).
 WRITTEN = """
 def same(word, gold):
@@ -153,9 +158,6 @@ def _refuse_release(row: Row) -> None:
             f"{row.where}: the EvalPlus release file has inputs without expected outputs "
             "(plus_input). Use the rows from the hub, which have both in `test`."
         )
-
-
-FILES |= {"starter_code": "starter_code.py", "metadata": "metadata.json"}
 
 
 def apps(rows: list[Row], options: Options) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.extensions.loss_config import DERIVED, LossConfig, contradictions
+from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Component
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
@@ -101,7 +101,7 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
 def derived_keys(run: Preflight) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     algorithm = run.known
-    for key, reason in DERIVED.items():
+    for key, reason in SET_BY_METHOD.items():
         if key in (run.written.get("loss_fn") or {}):
             clips = key in ("ratio_clip_min", "ratio_clip_max")
             yield Finding(f"loss_fn.{key}", _clipped(algorithm) if clips else reason)

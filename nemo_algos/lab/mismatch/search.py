@@ -117,7 +117,7 @@ class Side(NamedTuple):
 class Outcome:
     """What became of a side. level, left: before and after, of the level of bf16's rounding.
 
-    parameters: by the causes' names; usual: whether the mean of the rest is rounding's; explained:
+    parameters: by the causes' names; within_rounding: whether the mean of the rest is; explained:
     whether no single token is further off, too; far: how many are, and how far the furthest, nats;
     near: what comes closest where it is not explained, and the share that it explains; logits: as
     the state gives them.
@@ -126,7 +126,7 @@ class Outcome:
     parameters: dict[str, dict[str, Any]]
     level: float
     left: float
-    usual: bool
+    within_rounding: bool
     explained: bool
     far: tuple[int, float]
     near: dict[str, float]
@@ -161,8 +161,8 @@ class Search:
         levels = [record.level(logits.logprobs) for _, logits in self.forwards]
         rounds = levels[-1] < BETTER * levels[0]
         self.nearest, base = self.forwards[-1 if rounds else 0]
-        usual = int(record.far(rounded.logprobs - plain + record.value).sum())
-        self.usual = usual + CHANCE * np.sqrt(2 * usual)
+        far = int(record.far(rounded.logprobs - plain + record.value).sum())
+        self.most_far = far + CHANCE * np.sqrt(2 * far)
         self.side = Side(record, base)
         self.most = self.rounding * (EXACT if exact else SLACK)
 
@@ -190,13 +190,13 @@ class Search:
         near = dict.fromkeys(named, share) | {k: v for k, v in near.items() if k not in named}
         off = np.abs(self.side.record.value - now.fit.predicted)
         beyond = off[self.side.record.far(now.fit.predicted)]
-        usual = now.level <= self.most
+        within_rounding = now.level <= self.most
         return Outcome(
             parameters=named,
             level=start.level / self.rounding,
             left=now.level / self.rounding,
-            usual=usual,
-            explained=usual and len(beyond) <= self.usual,
+            within_rounding=within_rounding,
+            explained=within_rounding and len(beyond) <= self.most_far,
             far=(len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))),
             near=near,
             state=now.state,
