@@ -120,7 +120,7 @@ class PolicyProxy:
         return self._estimator.algorithm.correction.bypass_mode
 
     def _begin_step(self, data: Mapping[str, Tensor]) -> None:
-        """Count the step, and add the mismatch of its batch, [B,S] and sample_mask [B], to metrics."""
+        """Count the step; add its batch's mismatch to metrics: [B,S] each, sample_mask [B]."""
         self._step += 1
         if self._bypass or not self._compares:
             return
