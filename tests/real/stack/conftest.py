@@ -63,7 +63,7 @@ def folder() -> Iterator[Path]:
     _folder.cleanup()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def main_alone(ref: str) -> None:
     """For what v0.7.0 does not have."""
     if ref == "v0.7.0":

@@ -42,7 +42,7 @@ SMOKE_CASES = {
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def driver(
-    request: pytest.FixtureRequest, imported: None, folder: Path, ref: str
+    request: pytest.FixtureRequest, main_alone: None, imported: None, folder: Path
 ) -> Iterator[forked.Forked]:
     """A controller.Controlled, in a process of its own."""
     layout = Layout(request.param)
