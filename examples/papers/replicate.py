@@ -244,7 +244,7 @@ class Paper(Section):
     def config(self, evaluation: str, run: str) -> dict[str, Any]:
         """The plain config of an evaluation of a run."""
         own = self.evaluations[evaluation]
-        return load(find(own.config), [*own.overrides, *self.parts(run)[0].sampling])
+        return evaluated(own.config, (*own.overrides, *self.parts(run)[0].sampling))
 
     def evaluation(self, item: Item, cell: Cell, benchmark: str) -> str:
         """The evaluation that a cell's number of a benchmark is taken from."""
@@ -270,6 +270,12 @@ def check_known(what: str, name: str, known: Any) -> None:
     """Raises ValueError with the nearest name where it is not among the known ones."""
     if name not in known:
         raise ValueError(f"{what} {name!r} does not exist{did_you_mean(name, list(known))}")
+
+
+@cache
+def evaluated(config: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The plain config of an evaluation: hundreds of a paper's cells ask for a few of them."""
+    return load(find(config), list(overrides))
 
 
 @cache
