@@ -29,22 +29,22 @@ Nine have [pages of their own](index.md); these are the others.
 uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
 ```
 
-An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) A), or with the form
-`score` of A log pi. The mean is `sequence` and l is log r unless said. The
-[source](../api.md#methods) says where others depart from the paper.
+An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) A), or of A log pi
+with the form `score`. Unless an entry says otherwise, the mean is `sequence` and l is log r. The
+[source](../api.md#methods) says where other implementations depart from the paper.
 
 *Equals* names the code that ours was compared with (of verl 0.9.1, TRL 1.16 or ms-swift 4.6) and
 the largest difference of loss and gradient in float64 (of the gradient alone where the paper's loss
-has another value), over batches with unequal groups, holes, an empty row and a
-[flat group](../glossary.md#flat-group). Every method is also compared, to 1e-9, with a program that
-was written from the formulas without this package (`tests/golden/oracle.py`; of methods by turn
+has another value). The batches have unequal groups, masked tokens within responses, an empty
+response and a [flat group](../glossary.md#flat-group). Every method is also compared, to 1e-9, with
+a program that was written from the formulas alone (`tests/golden/oracle.py`; methods by turn:
 `tests/algorithms/methods/test_by_turn.py`).
 """
 SETTINGS = """
 ## Corrections for the sampler
 
-IcePop, TIS and the like are settings of `loss_fn` beside any method. They multiply the terms of J
-by w = pi_old / pi_gen ([configuration](../configuration.md)):
+IcePop, TIS and similar corrections are settings of `loss_fn` that work with any method. They
+multiply the terms of J by w = pi_old / pi_gen ([old policy](../old_policy.md)):
 
 | `truncated_importance_sampling_type` | effect |
 |---|---|
