@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from piece import Piece
 from rehearsal import machine
@@ -22,6 +23,7 @@ from nemo_algos.preflight.check.data import scoring
 HERE = Path(__file__).parent
 KEEPING = (str(HERE / "keeping.py"),)  # programs, which wait for their words (prestart.py)
 STOCK = (str(HERE / "stock.py"),)
+STALE = (str(HERE / "first_weights.py"),)
 PLAIN = ("-m", "rehearsal.prestart")
 START = "recipes/cpu/countdown.yaml"
 WIDE = ("policy.shape={width: 256, layers: 4, heads: 4, hidden: 768}",)
@@ -39,6 +41,7 @@ PHASES = {  # what ends, and the words of the log that follow it, in their order
     "the first log-probs": "Training policy",
     "the first update": "Total step time",
 }
+BEGUN = re.compile(r"= Step (\d+)/\d+ =")
 ALLOCATED = re.compile(r"GPU Memory [\w ]+: ([\d.]+)GB allocated, ([\d.]+)GB reserved")
 CURVES = ("train/loss", "train/grad_norm", "train/reward", "train/lr", "train/mismatch/")
 CURVES += ("train/token_mult_prob_error", "train/gen_kl_error", "timing/train/", "timing/setup/")
@@ -51,6 +54,19 @@ ON_A_GPU = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+class Part(NamedTuple):
+    """An attempt of a run, whose figures get a label.
+
+    kill_at: a path in its folder; when it is there the attempt gets SIGKILL; stops_by: what it is
+    to say when it ends itself, with an error.
+    """
+
+    program: Sequence[str] = KEEPING
+    label: str = ""
+    kill_at: str = ""
+    stops_by: str = ""
 
 
 class Run:
@@ -87,51 +103,64 @@ class Run:
         """There when it has ended well."""
         return self.folder / "done"
 
-    def run(self, program: Sequence[str] = KEEPING, kill_at: str = "", **more: str) -> None:
-        """The run to its end; ended by SIGKILL when `kill_at` is there, and then resumed.
+    def run(self, *parts: Part, **more: str) -> None:
+        """The attempts, one after the other, on one Ray.
 
-        Raises ValueError where it fails. Its figures are the piece's in any case.
+        Raises ValueError where one ends otherwise than it is to. Its figures are the piece's in
+        any case.
         """
         if len(str(self.folder)) > LONGEST:
             raise ValueError(
                 f"{self.folder} is too long a name for Ray's sockets: give --out of at most "
                 f"{LONGEST - len(self.name) - 1} characters"
             )
-        attempts = ["until the kill: ", "resumed: "] if kill_at else [""]
         self.folder.mkdir(parents=True, exist_ok=True)
         start = self.folder / "start"
         if not start.exists():
             own = started(self.piece) if self.start == "start" else self.piece.out / self.start
             start.symlink_to(own)
         env = self._variables() | more
+        first, *others = parts
         try:
             # imports of the driver, and Ray's start, side by side
-            attempt = self._attempt(env, program)
+            attempt = self._attempt(env, first.program)
             with scoring.head(self.folder, env, 1) as address:
-                attempt.tell(self.words, address)
-                if kill_at:
-                    self._watch(attempt, (self.folder / kill_at).exists)
-                    if attempt.process.poll() is not None:
-                        raise ValueError(f"it ended before {kill_at}: {attempt.reason()}")
-                    attempt.process.kill()
-                    self.keep(attempts.pop(0))
-                    attempt = self._attempt(env, program)
-                    attempt.tell(self.words, address)
+                self._through(attempt, first, address)
+                for part in others:
+                    self._through(self._attempt(env, part.program), part, address)
+        finally:
+            reap(self.folder)
+        self.done.touch()
+
+    def _through(self, attempt: Attempt, part: Part, address: Mapping[str, str]) -> None:
+        attempt.tell(self.words, address)
+        status = 0
+        try:
+            if part.kill_at:
+                self._watch(attempt, (self.folder / part.kill_at).exists)
+                if attempt.process.poll() is not None:
+                    raise ValueError(f"it ended before {part.kill_at}: {attempt.reason()}")
+                attempt.process.kill()
+            else:
                 self._watch(attempt)
                 status = attempt.process.wait()
         finally:
-            self.keep(attempts[0])
-            reap(self.folder)
-        if status:
+            self.keep(part.label)
+        said = [line for line in self._said().splitlines() if part.stops_by in line]
+        if part.stops_by:
+            self.figure(f"{part.label}exit status, reason", [status, *said[-1:]])
+            saved = sorted(path.name for path in self.folder.glob("results/step_*"))
+            self.figure(f"{part.label}checkpoints", saved)
+        if bool(status) != bool(part.stops_by) or not said:
             raise ValueError(
                 f"{self.name} ended with status {status}: {attempt.last_lines()[-1500:]}"
             )
-        self.done.touch()
 
     def keep(self, prefix: str = "") -> None:
         """Its figures as they are now."""
         for name, curve in self.curves().items():
             self.figure(prefix + name, [curve[step] for step in sorted(curve)])
+        self.figure(f"{prefix}steps begun", [int(step) for step in BEGUN.findall(self._said())])
         before = 0.0
         for name, at in self.seen.items():
             self.figure(f"{prefix}seconds of {name}", round(at - before, 1))
@@ -172,10 +201,14 @@ class Run:
 
     def _look(self) -> None:
         """Notes the phases that have ended."""
-        said = self.log.read_bytes()[self._read :].decode(errors="replace")
+        said = self._said()
         for name, words in PHASES.items():
             if name not in self.seen and words in said:
                 self.seen[name] = time.monotonic() - self._begin
+
+    def _said(self) -> str:
+        """Of this attempt."""
+        return self.log.read_bytes()[self._read :].decode(errors="replace")
 
     def _variables(self) -> dict[str, str]:
         if not (nemo_rl := os.environ.get("NEMO_RL_HOME")):

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import layers
+import options
 import programs
 import quantisers
 import trainings
@@ -24,6 +26,7 @@ PIECES: dict[str, Callable[[Piece], None]] = {
     "bf16": trainings.bf16,
     "tests": programs.tests,
     "quantisers": quantisers.compare,
+    "te": layers.compare,
     "large": trainings.large,
     "methods": trainings.methods,
     "same": trainings.compare,
@@ -33,9 +36,14 @@ PIECES: dict[str, Callable[[Piece], None]] = {
     "engine": programs.engine,
     "trl": programs.trl,
     "overhead": trainings.overhead,
+    "sampler": options.sampler,
+    "stop": options.stop,
+    "lora": options.lora,
+    "mxfp8": options.mxfp8,
     "learn": trainings.learn,
 }
 ANYWHERE = ("same", "memory")  # need no GPU
+NOT_IN_MINIATURE = ("quantisers", "te", "tests")
 
 
 @app.command("table")
@@ -54,7 +62,8 @@ def command(name: str, take: Callable[[Piece], None]) -> None:
     ) -> None:
         piece = Piece(name, out.resolve(), seconds, on_cpu=cpu)
         try:
-            with measured(piece, needs_gpu=not (cpu or name in ANYWHERE)):
+            needs_gpu = name in NOT_IN_MINIATURE or not (cpu or name in ANYWHERE)
+            with measured(piece, needs_gpu):
                 take(piece)
         except (ValueError, TimeoutError) as error:
             raise SystemExit(f"{name}: {error}") from error

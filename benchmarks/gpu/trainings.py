@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import same
-from nemo_run import HERE, KEEPING, PLAIN, STOCK, Run, started
+from nemo_run import HERE, KEEPING, PLAIN, STOCK, Part, Run, started
 from piece import Piece
 
 METHODS = ("etr", "quatro", "erpo", "apmpo", "grpo")
@@ -16,7 +16,7 @@ LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24
 LARGE |= {"num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 1024}
 SMALL = {"num_hidden_layers": 3, "max_position_embeddings": 1024}
 LONG = ("policy.max_total_sequence_length=512", "policy.generation.max_new_tokens=500")
-LONG += ("policy.train_micro_batch_size=8", "grpo.max_num_steps=2")
+LONG += ("policy.train_micro_batch_size=8",)
 MEAN = ("--mean-tokens", "116")  # a random model ends at one of its 110 words
 PLANNED = {"fp8": ("start", ()), "bf16": ("start", ()), "large": ("wide", (*LONG, *MEAN))}
 MEASURED = ("memory", "MiB", "timing/train/total", "timing/train/policy", "timing/train/gen")
@@ -28,33 +28,35 @@ AFTER = 3  # steps whose times are of compilation, caches and first allocations
 
 def fp8(piece: Piece) -> None:
     """ETR under Megatron in e4m3 blocks with FP8 rollouts, 4 steps."""
-    Run(piece, "fp8", "fp8", "grpo.max_num_steps=4").run()
+    Run(piece, "fp8", "fp8", "grpo.max_num_steps=4").run(Part())
 
 
 def bf16(piece: Piece) -> None:
     """The same in bf16, packed; killed after the checkpoint of step 2, and resumed."""
     saves = ("checkpointing.enabled=true", "checkpointing.save_period=2")
     words = (*saves, "checkpointing.checkpoint_dir=results", "grpo.max_num_steps=4")
-    Run(piece, "bf16", "bf16", *words).run(kill_at="results/step_2")
+    killed = Part(label="until the kill: ", kill_at="results/step_2")
+    Run(piece, "bf16", "bf16", *words).run(killed, Part(label="resumed: "))
 
 
 def large(piece: Piece) -> None:
     """Two steps of ETR with 1.6 billion random weights, up to 500 tokens: memory and time."""
-    if not (piece.out / "wide").exists():
-        widen(piece, SMALL if piece.on_cpu else LARGE)
-    Run(piece, "large", "bf16", *LONG, start="wide").run(PLAIN)
+    widen(piece)
+    Run(piece, "large", "bf16", *LONG, "grpo.max_num_steps=2", start="wide").run(Part(PLAIN))
 
 
-def widen(piece: Piece, sizes: Mapping[str, int]) -> None:
-    """OUT/wide: the start model's tokenizer and rows, and random weights of these sizes."""
+def widen(piece: Piece) -> None:
+    """Makes OUT/wide where it is not: the start model's rows, random weights of other sizes."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if (piece.out / "wide").exists():
+        return
     made = piece.out / "made"
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(started(piece), made)
     config = AutoConfig.from_pretrained(made / "model")
-    config.update(dict(sizes))
+    config.update(SMALL if piece.on_cpu else LARGE)
     with torch.device("cpu" if piece.on_cpu else "cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(made / "model")
@@ -80,40 +82,48 @@ def overhead(piece: Piece) -> None:
     theirs = Run(piece, "o_theirs", "bf16", *words)
     for run, program in ((ours, PLAIN), (theirs, STOCK)):
         if not run.done.exists():
-            run.run(program)
+            run.run(Part(program))
     piece.figures |= differences(ours.curves(), theirs.curves())
 
 
 def differences(ours: Curves, theirs: Curves) -> dict[str, object]:
     """The medians of both, and what ours adds to the parts that our code is in."""
-    pairs = {
-        name.removeprefix(TIMES): [_settled(curve), _settled(theirs[name])]
-        for name, curve in ours.items()
-        if name.startswith(TIMES) and name in theirs
+    found = pairs(ours, theirs)
+    added = sum(found[part][0] - found[part][1] for part in OURS)
+    share: dict[str, object] = {"added, % of a step": 100 * added / found["total_step_time"][1]}
+    return share | {f"{name}, s: ours, NeMo-RL's": pair for name, pair in found.items()}
+
+
+def pairs(one: Curves, other: Curves) -> dict[str, list[float]]:
+    """The medians of a step's parts in two runs, those that both have."""
+    return {
+        name.removeprefix(TIMES): [settled(curve), settled(other[name])]
+        for name, curve in one.items()
+        if name.startswith(TIMES) and name in other
     }
-    added = sum(pairs[part][0] - pairs[part][1] for part in OURS)
-    found: dict[str, object] = {"added, % of a step": 100 * added / pairs["total_step_time"][1]}
-    return found | {f"{name}, s: ours, NeMo-RL's": pair for name, pair in pairs.items()}
 
 
-def _settled(curve: Mapping[int, float]) -> float:
+def settled(curve: Mapping[int, float]) -> float:
     """The median of the steps behind the first."""
     return median(value for step, value in curve.items() if step > AFTER)
 
 
 def learn(piece: Piece) -> None:
-    """SmolLM2-135M on sums, five methods and two seeds; goes on where it ended."""
+    """SmolLM2-135M on sums: five methods, ETR in FP8, two seeds; goes on where it ended."""
     if not (piece.out / "smollm2").exists():
         raise ValueError(
             f"{piece.out}/smollm2 is missing: `sums.py write` makes it (see README.md)"
         )
-    runs = (_learner(piece, method, seed) for seed in SEEDS for method in METHODS)
+    runs = (_learner(piece, name, seed) for seed in SEEDS for name in (*METHODS, "fp8"))
     each(piece, runs, program=PLAIN)
 
 
-def _learner(piece: Piece, method: str, seed: int) -> Run:
+def _learner(piece: Piece, name: str, seed: int) -> Run:
+    """Of a method; `fp8` is ETR in FP8."""
+    config = "learn_fp8" if name == "fp8" else "learn"
+    method = "etr" if name == "fp8" else name
     words = (f"method.name={method}", f"grpo.seed={seed}")
-    return Run(piece, f"l_{method}{seed}", "learn", *words, start="smollm2")
+    return Run(piece, f"l_{name}{seed}", config, *words, start="smollm2")
 
 
 def each(
@@ -129,7 +139,7 @@ def each(
             piece.figures["next"] = f"{run.name}: the same command goes on"
             return
         before = piece.left
-        run.run(program, **variables)
+        run.run(Part(program), **variables)
         longest = max(longest, before - piece.left)
 
 

@@ -2,26 +2,33 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch.distributed import checkpoint
 from torch.utils.tensorboard import SummaryWriter
 
 from nemo_algos.engines.local import low_precision
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks/gpu"))
+import layers
 import nemo_run
+import options
 import piece
 import programs
 import quantisers
 import same
 import trainings
+from rehearsal import machine
 
 A = 0.5 / (math.sqrt(0.5) + 1e-6)  # GRPO's of two responses, one of them right
 MOVED = 0.3  # nats; e^0.3 is beyond 1.2
@@ -158,6 +165,33 @@ def test_a_run_keeps_curves_phases_and_memory(tmp_path):
     assert "r: again: seconds of data, environment" in found
 
 
+def ended(run, part, says, status):
+    """The part, with a program that prints this and ends so in place of NeMo-RL's."""
+    words = f"import sys; print({says!r}); sys.exit({status})"
+    attempt = run._attempt(os.environ | {machine.MARK: str(run.folder)}, ("-c", words))
+    run._through(attempt, part, {})
+
+
+def test_an_attempt_that_the_monitor_ends_is_what_the_piece_wants(tmp_path):
+    run = nemo_run.Run(piece.Piece("p", tmp_path, 10, on_cpu=True), "r", "bf16")
+    for step in ("step_1", "tmp_step_2"):
+        (run.folder / "results" / step).mkdir(parents=True)
+    part = nemo_run.Part(label="first: ", stops_by="stop_above")
+    said = "=== Step 1/3 ===\n=== Step 2/3 ===\nFloatingPointError: mismatch.stop_above=0.05"
+    ended(run, part, said, 1)
+    found = run.piece.figures
+    assert found["r: first: exit status, reason"][0] == 1
+    assert found["r: first: checkpoints"] == ["step_1"]
+    assert found["r: first: steps begun"] == [1, 2]
+    ended(run, nemo_run.Part(label="then: "), "=== Step 2/3 ===", 0)
+    assert found["r: then: steps begun"] == [2]
+    for other, status in (("RuntimeError: no memory", 1), (said, 0)):
+        with pytest.raises(ValueError, match=f"ended with status {status}"):
+            ended(run, part, other, status)
+    with pytest.raises(ValueError, match="ended with status 1"):
+        ended(run, nemo_run.Part(), said, 1)
+
+
 def test_counts_of_a_log_that_was_cut():
     log = "\n".join(
         [
@@ -210,6 +244,93 @@ def test_what_our_code_adds_to_a_step():
     found = trainings.differences(curves(0.03, 0.5), curves(0.05, 0.4))
     assert found["added, % of a step"] == pytest.approx(4.0)
     assert found["policy_training, s: ours, NeMo-RL's"] == [0.5, 0.4]
+
+
+def test_what_the_sampler_as_old_policy_saves():
+    """0.5 s of log-probs and 0.25 s of making ready, of 4 s; 0.125 s come back in training."""
+
+    def curves(step, **parts):
+        return {f"timing/train/{k}": {4: v, 5: v} for k, v in parts.items()} | {
+            "timing/train/total_step_time": {4: step, 5: step}
+        }
+
+    trainer = curves(
+        4.0, policy_and_reference_logprobs=0.5, logprob_inference_prep=0.25, training_prep=0.0
+    )
+    sampler = curves(3.5, policy_and_reference_logprobs=0.0, training_prep=0.125)
+    found = options.saved(trainer, sampler)
+    assert found["saved, s"] == pytest.approx(0.625)
+    assert found["saved, % of a step"] == pytest.approx(100 * 0.625 / 4)
+    assert found["total_step_time, s: trainer, sampler"] == [4.0, 3.5]
+
+
+def test_the_numbers_that_train_are_those_of_adapters(tmp_path):
+    adapter = torch.zeros(2, 8, 3)
+    state = {"a.adapter.linear_in.weight": adapter, "a.adapter.linear_out.weight": adapter}
+    state |= {f"optimizer.state.exp_avg.{name}": adapter for name in list(state)}
+    state |= {"a.weight": adapter}
+    checkpoint.save(state, checkpoint_id=tmp_path / "megatron/iter_0", no_dist=True)
+    assert options.trained(tmp_path / "megatron") == 2 * 48
+    (tmp_path / "peft").mkdir()
+    save_file({"x.lora_A.weight": adapter}, tmp_path / "peft/adapter_model.safetensors")
+    assert options.trained(tmp_path) == 48
+
+
+def test_mxfp8_ends_with_a_sentence_on_a_hopper(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    with pytest.raises(ValueError, match=r"NVIDIA H100 has compute capability 9\.0"):
+        options.mxfp8(piece.Piece("mxfp8", tmp_path, 10))
+
+
+def alone(q, k, v):
+    """Causal attention of one row [S,H,D], in place of cuDNN's."""
+    q, k, v = (x.transpose(0, 1).double() for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return out.transpose(0, 1).bfloat16()
+
+
+def packed(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, shift=0):
+    """As Transformer Engine's thd; a boundary that is `shift` tokens late mixes two responses."""
+    assert torch.equal(cu_seqlens_q, cu_seqlens_kv) and max_seqlen_q == max_seqlen_kv == 5
+    sizes = cu_seqlens_q.diff().tolist()
+    sizes = [sizes[0] + shift, sizes[1] - shift, *sizes[2:]]
+    rows = zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
+    return torch.cat([alone(*row) for row in rows]).flatten(1)
+
+
+def test_packed_attention_is_compared_row_by_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(layers, "WIDTH", 32)
+    monkeypatch.setattr(layers, "HEADS", 4)
+    monkeypatch.setattr(layers, "GROUPS", 2)
+    name = "attention, packed against padded: relative of y, dq, dk, dv"
+    one = piece.Piece("te", tmp_path, 10, on_cpu=True)
+    padded = lambda q, k, v: torch.stack([alone(*row) for row in zip(q, k, v, strict=True)])  # noqa: E731
+    layers.of_attention(one, packed, padded, lengths=(5, 3, 4))
+    assert max(one.figures[name]) < 1e-6
+    late = lambda *qkv, **words: packed(*qkv, shift=1, **words)  # noqa: E731
+    layers.of_attention(one, late, padded, lengths=(5, 3, 4))
+    assert min(one.figures[name]) > 0.01
+
+
+def test_errors_of_a_layer_are_those_of_its_recipe(tmp_path):
+    """In place of FP8: a weight that is larger by a quarter within the context."""
+    layer = torch.nn.Linear(8, 16, bias=False)
+
+    @contextmanager
+    def larger():
+        with torch.no_grad():
+            layer.weight *= 1.25
+        yield
+        # autograd takes the weight that the forward had
+
+    one = piece.Piece("te", tmp_path, 10, on_cpu=True)
+    x = torch.randn(2, 3, 8)
+    layers.of_layer(one, "linear", layer, x=x, contexts={"bf16": nullcontext, "fp8": larger})
+    errors = "relative error of y, dx, the worst dw"
+    assert one.figures[f"linear, bf16: {errors}"] == [0, 0, 0]
+    assert one.figures[f"linear, fp8: {errors}"] == pytest.approx([0.25, 0.25, 0], abs=1e-6)
+    assert one.figures["linear, fp8: TFLOP/s"] > 0
 
 
 def test_a_quantiser_that_differs_in_one_number_is_seen(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.lm_policy import Policy
@@ -10,9 +11,16 @@ from nemo_algos.cli import main
 
 
 def first(call: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """The first call's futures, then none."""
-    calls = iter([call])
-    return lambda *args, **kwargs: next(calls, lambda *_, **__: [])(*args, **kwargs)
+    """The futures of each object's first call, then none; the self-test has a policy of its own."""
+    seen = WeakSet[Any]()
+
+    def once(owner: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if owner in seen:
+            return []
+        seen.add(owner)
+        return call(owner, *args, **kwargs)
+
+    return once
 
 
 for owner, name in (
