@@ -37,6 +37,7 @@ from nemo_algos.preflight.plan.report import totals
 from nemo_algos.untrusted import refuse_code
 
 HERE = Path(__file__).resolve().parent
+RUNS = Path("runs/papers")
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 TRAIN = "train"  # in place of a benchmark: a metric of training, the mean of its last steps
 LAST_STEPS = 10
@@ -316,7 +317,7 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
         each = " | | "
         if runs and paper.gpu:
             planned = plan_of(model, GPUS[paper.gpu])
-            steps = planned.steps if planned.steps < ENDLESS else SAMPLE
+            steps = SAMPLE if planned.steps >= ENDLESS else planned.steps
             hours = totals(planned, steps)["gpu_hours"]
             total += runs * hours
             memory = (
@@ -326,8 +327,8 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
         yield f"| {name} | {model.base} | {recipe} | {runs or ''} | {each} |"
     if total:
         yield (
-            f"\nTraining them all takes {total:,.0f} {paper.gpu} hours, by `nemo-algos plan RECIPE "
-            f"KEYS --gpu {paper.gpu}`."
+            f"\nAll for these steps: {total:,.0f} {paper.gpu} hours (`nemo-algos plan RECIPE KEYS "
+            f"--gpu {paper.gpu}`). `commands --keys grpo.max_num_steps=500` sets the steps."
         )
     yield "\n| method | keys |\n|---|---|"
     for name, method in paper.methods.items():
@@ -372,10 +373,16 @@ def method_keys(method: Method) -> list[str]:
 
 
 def commands(
-    paper: Paper, items: dict[str, Item], runs: Path, slurm: str, trained: bool
+    paper: Paper,
+    items: dict[str, Item],
+    runs: Path,
+    keys: str = "",
+    slurm: str = "",
+    trained: bool = False,
 ) -> Iterator[str]:
     """A script for NeMo-RL's root that trains the runs, serves their checkpoints, evaluates them.
 
+    keys: of every training, over the recipe's and the method's.
     slurm: options of `nemo-algos slurm`, which submits the training, and nothing else.
     trained: the evaluations alone.
     """
@@ -387,7 +394,8 @@ def commands(
             if paper.trains(run) and not trained:
                 line = shlex.join(training(paper, run, seed, folder, bool(slurm)))
                 by_hand = slurm and paper.parts(run)[1].program
-                yield f"# no job of ours: {line}" if by_hand else line + slurm
+                more = "".join(f" {words}" for words in (keys, slurm) if words)
+                yield f"# no job of ours: {line}" if by_hand else line + more
             for evaluation in [] if slurm else evaluations:
                 yield from evaluating(paper, run, evaluation, place, shlex.quote(str(folder)))
 
@@ -459,7 +467,7 @@ def table(paper: Paper, items: dict[str, Item], runs: Path) -> Iterator[str]:
     """Each item in Markdown: ours [its interval] (printed, where it lies); then what is missing."""
     from nemo_algos.lab.report.numbers import MISSING, format_number
 
-    if not runs.is_dir():
+    if runs != RUNS and not runs.is_dir():
         raise ValueError(f"--runs {runs} is not a folder. Name the parent of {paper.name}/.")
     for name, item in items.items():
         missing: dict[str, None] = {}
@@ -654,7 +662,10 @@ def main(
     action: Annotated[str, typer.Argument(help="plan, commands or table")],
     paper: Annotated[str, typer.Argument(help=", ".join(NAMES))],
     item: Annotated[str, typer.Argument(help="a table or figure; default: all of them")] = "",
-    runs: Annotated[Path, typer.Option(help="parent of PAPER/MODEL/METHOD")] = Path("runs/papers"),
+    runs: Annotated[Path, typer.Option(help="parent of PAPER/MODEL/METHOD")] = RUNS,
+    keys: Annotated[
+        str, typer.Option(help="commands: keys of every training, as grpo.max_num_steps=500")
+    ] = "",
     slurm: Annotated[
         str, typer.Option(help="commands: train by `nemo-algos slurm` with these options")
     ] = "",
@@ -671,7 +682,7 @@ def main(
         chosen = {item: known.items[item]} if item else known.items
         lines = {
             "plan": plan(known, chosen),
-            "commands": commands(known, chosen, runs, slurm and f" {slurm}", trained),
+            "commands": commands(known, chosen, runs, keys, slurm, trained),
             "table": table(known, chosen, runs),
         }
         for line in lines[action]:

@@ -167,10 +167,29 @@ def test_a_manifest_that_is_wrong_is_one_sentence(path, value, said, tmp_path, m
 # ---- plan and commands
 
 
-def lines_of(name, item="", *, slurm="", trained=False):
+def lines_of(name, item="", *, keys="", slurm="", trained=False):
     paper = PAPERS[name]
     items = {item: paper.items[item]} if item else paper.items
-    return list(papers.commands(paper, items, Path("runs"), slurm, trained))
+    return list(papers.commands(paper, items, Path("runs"), keys, slurm, trained))
+
+
+def test_more_keys_are_of_every_training_alone():
+    plain = lines_of("etr", "table1")
+    longer = lines_of("etr", "table1", keys="grpo.max_num_steps=500")
+    trainings = [line for line in plain if line.startswith("nemo-algos train")]
+    assert len(trainings) == 9
+    assert [
+        f"{line} grpo.max_num_steps=500" if line in trainings else line for line in plain
+    ] == longer
+
+
+def test_the_plans_hours_are_those_of_every_run():
+    """12 runs of 100 steps: 6, 3 and 3 of the models."""
+    text = "\n".join(papers.plan(PAPERS["etr"], PAPERS["etr"].items))
+    hours = [float(cell) for cell in re.findall(r"\| ([\d.]+) for 100 steps", text)]
+    total = int(re.search(r"All for these steps: ([\d,]+) H100", text)[1].replace(",", ""))
+    assert len(hours) == 3
+    assert total == pytest.approx(6 * hours[0] + 3 * hours[1] + 3 * hours[2], abs=1)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -244,10 +263,10 @@ def test_seeds_slurm_and_evaluations_alone():
     trained = [line for line in lines_of("apmpo", "table8") if " train " in line]
     assert len(trained) == 6 * 3 and " grpo.seed=3 " in trained[2]
     assert "/apmpo/qwen2.5-math-1.5b/linear-seed3/checkpoints" in trained[2]
-    job = lines_of("etr", "figure5", slurm=" --account A --submit")[-1]
+    job = lines_of("etr", "figure5", slurm="--account A --submit")[-1]
     assert job.startswith("nemo-algos slurm recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml ")
     assert job.endswith("/etr/qwen3-8b --name etr --account A --submit")
-    jobs = lines_of("erpo", "table1", slurm=" --submit")
+    jobs = lines_of("erpo", "table1", slurm="--submit")
     assert not [line for line in jobs if line.startswith("python") or "vllm" in line][1:]
     assert (
         sum(line.startswith("# no job of ours: python examples/run_sft.py") for line in jobs) == 3

@@ -104,8 +104,12 @@ class Watch:
 
         dump = from_arrays({name: column.cpu().numpy() for name, column in columns.items()})
         if self.folder:
-            write(self.folder / name / f"step_{step:06d}.npz", dump)
+            write(self._file(name, step), dump)
         return dump
+
+    def _file(self, name: str, step: int) -> Path:
+        assert self.folder
+        return self.folder / name / f"step_{step:06d}.npz"
 
     def of(
         self,
@@ -126,11 +130,14 @@ class Watch:
             # what was said before is said again
             due = self.settings.dump
             self.state = ""
+            said = [f"step {step}: {error}"]
             if self.settings.probe and step not in self.steps and ask:
                 asked, sums = ask()
                 if remark := self.probed(step, asked, sums)[1]:
-                    raise FloatingPointError(f"{error} The probe: {remark}.") from None
-            raise
+                    said.append(f"The probe: {remark}.")
+            if due and self.folder and mask.any():
+                said.append(f"For the cause: nemo-algos mismatch {self._file('mismatch', step)}")
+            raise FloatingPointError(" ".join(said)) from None
         finally:
             if due and self.folder and mask.any():
                 self._written("mismatch", step, columns)

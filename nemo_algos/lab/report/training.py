@@ -61,7 +61,7 @@ CAPTIONS = {
     "kl_old": "How far the updates of one batch move the policy.",
     "kl_ref": "Shown for runs with a reference policy.",
     "length": "Mean over the rollout batch.",
-    "grad_norm": "Gradient norm of the last update of a step. Log scale.",
+    "grad_norm": "Mean over the updates of a step. Log scale.",
 }
 
 

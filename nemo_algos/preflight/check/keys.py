@@ -30,6 +30,7 @@ EMBEDDED = {
     "policy.generation.support_replay": f"{NO_SETS} its own logits by top_p and top_k. Remove it.",
     "policy.generation.min_p": f"{NO_SETS} its own logits by top_p and top_k only. Remove it.",
 }
+FREE = ("kwargs", "env_vars")  # sections whose keys are another program's
 FEW = 8  # keys of a small section
 OTHERS = "Your NeMo-RL may have it: --nemo-rl FOLDER, its checkout, judges by that one."
 
@@ -190,7 +191,8 @@ def _own_environment(name: Any, section: Any, vlm: bool, environments: Container
 def _open(path: str, known: Set[str]) -> bool:
     """Below an empty or free-form section anything may stand, such as an optimizer's kwargs."""
     parent = path.rpartition(".")[0]
-    free = "kwargs" in parent or not any(k.startswith(parent + ".") for k in known)
+    named = any(word in parent for word in FREE)
+    free = named or not any(k.startswith(parent + ".") for k in known)
     return bool(parent) and free and (parent in known or _open(parent, known))
 
 
