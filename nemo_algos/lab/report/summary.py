@@ -57,7 +57,11 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     ]
     note = "Metrics: mean over the last tenth of the steps."
     note += " Held out: before → after training." if held_out else ""
-    return Table("Training", ["", *(run.label for run in trained)], rows, [note])
+    notes = [note]
+    methods = [run.config.get("method") for run in trained]
+    if len(trained) > 1 and not any(methods.count(method) > 1 for method in methods):
+        notes.append("One run of each method: a difference may be the seed's.")
+    return Table("Training", ["", *(run.label for run in trained)], rows, notes)
 
 
 def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:

@@ -114,6 +114,14 @@ def test_a_run_has_a_column_of_what_it_has():
     ]
 
 
+@pytest.mark.parametrize(("methods", "warned"), [("ab", 1), ("aa", 0), ("aab", 0), ("a", 0)])
+def test_one_run_of_each_method_shows_no_difference(methods, warned):
+    metrics = {"reward/mean": ([1], [0.5])}
+    runs = [run(str(i), method=m, seed=i, metrics=metrics) for i, m in enumerate(methods)]
+    table = summary.training(runs)
+    assert len(table.notes) == 1 + warned
+
+
 def curve(value, low, high):
     return {"k": [1, 2], "value": value, "low": low, "high": high}
 
