@@ -31,12 +31,11 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
 
 def tracked_project(run: AnyRun) -> Iterator[Finding]:
     """W&B takes the name of the project."""
-    path = "logger.wandb.project"
-    project = str(run[path] or "")
+    project = str(run["logger.wandb.project"] or "")
     odd = [letter for letter in NOT_IN_A_PROJECT if letter in project]
     if run["logger.wandb_enabled"] and odd:
         yield error(
-            path,
+            "logger.wandb.project",
             f"W&B refuses {' '.join(odd)} in a project's name, after the model has loaded. Write "
             "another name; a team's is `logger.wandb.entity`.",
         )

@@ -46,8 +46,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
     own: Any = OmegaConf.to_container(written)
     name = base_name(own)
     base, tree = _base(name, release)
-    others = {k: v for k, v in own.items() if k not in OURS}
-    unknown = unknown_keys(others, base, release)
+    unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release)
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):

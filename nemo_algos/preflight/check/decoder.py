@@ -136,8 +136,7 @@ def modules(model: Model, layer: int) -> Parts:
     """
     if model.model_type not in PLAIN:
         return {}
-    mixture = "E" in model.layers[layer]
-    return _attention(model) | (_experts(model) if mixture else _gated("mlp"))
+    return _attention(model) | (_experts(model) if "E" in model.layers[layer] else _gated("mlp"))
 
 
 def _attention(model: Model) -> Parts:
@@ -151,8 +150,7 @@ def _attention(model: Model) -> Parts:
     fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "fused_qkv_a_proj": ["q_a_proj", latent]}
     parts = dict[str, tuple[str, ...]]()
     for name in names:
-        own = fused.get(name, [name])
-        parts[f"self_attn.{name}"] = tuple(f"self_attn.{part}" for part in own)
+        parts[f"self_attn.{name}"] = tuple(f"self_attn.{part}" for part in fused.get(name, [name]))
     return parts
 
 

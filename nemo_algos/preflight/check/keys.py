@@ -88,8 +88,7 @@ def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release)
 def _unknown(
     written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str], release: Release
 ) -> list[str]:
-    sampler = _sampler(base, written)
-    closed = _closed(written, _vlm(written, base), sampler, release.environments)
+    closed = _closed(written, _vlm(written, base), _sampler(base, written), release.environments)
     paths = dict.fromkeys(_paths(closed))
     found = {path for path in paths if path not in known and not _open(path, known)}
     return [path for path in paths if path in found and path.rpartition(".")[0] not in found]

@@ -304,8 +304,7 @@ def config_files(root: Path) -> dict[str, Path]:
     """The YAML files below examples, by the name that `nemo_rl.config` has for them."""
     found = {}
     for file in sorted((root / "examples").rglob("*.yaml")):
-        within = file.is_relative_to(_examples(root))
-        above = _examples(root) if within else root / "examples"
+        above = _examples(root) if file.is_relative_to(_examples(root)) else root / "examples"
         found[str(file.relative_to(above))] = file
     return found
 
@@ -372,8 +371,7 @@ def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
 
 def _data_set_keys(root: Path) -> Iterator[str]:
     """What the constructors of NeMo-RL's data sets name: the keys of a data set's section."""
-    package = root / "nemo_rl" / "data" / "datasets" / "response_datasets"
-    for file in sorted(package.glob("*.py")):
+    for file in sorted((root / "nemo_rl" / "data" / "datasets" / "response_datasets").glob("*.py")):
         classes = [n for n in parsed(file).body if isinstance(n, ast.ClassDef)]
         for node in (method for kind in classes for method in kind.body):
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":

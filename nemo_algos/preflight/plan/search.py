@@ -100,8 +100,7 @@ def _splits(model: Model, ranks: int) -> bool:
 def remedy(p: Plan, accepts: Accepts) -> Change | None:
     """The cheapest change that makes it fit; None where none is needed or none helps."""
     change: Change = {}
-    wanted = {"trains": _training_changes, "generates": _generation_changes}
-    for name, candidates in wanted.items():
+    for name, candidates in {"trains": _training_changes, "generates": _generation_changes}.items():
         if getattr(p, name):
             continue
         found = _cheapest(p, attrgetter(name), list(candidates(p)), accepts)

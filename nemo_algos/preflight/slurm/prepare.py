@@ -49,8 +49,7 @@ def prepare(
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
-    there = is_checkout(job.nemo_rl)
-    release = read_checkout(job.nemo_rl) if there else shipped()
+    release = read_checkout(job.nemo_rl) if is_checkout(job.nemo_rl) else shipped()
     if wrong := [*rules.problems(job, folder), *few]:
         try:
             refuse(judge(apply_overrides(read(config), overrides), release)[1])

@@ -2,11 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nemo_algos.preflight.check.data import answers
-from nemo_algos.preflight.check.data.rows import MANY, Row
+from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 # seconds of one response
@@ -27,238 +27,191 @@ ASKED = (*KINDS, "doubled", "long", "short")
 FAR = 100  # times the usual reward
 
 
-class Scores(NamedTuple):
-    """Rewards of the rows' trials, by kind; golds: their right responses; seconds: of those.
+class Scored(NamedTuple):
+    """The rewards of a row's trial, by kind; gold: its right response; seconds: of that."""
 
-    sentences: numbers of the rows whose answer is a sentence.
-    """
+    row: Row
+    gold: str
+    rewards: dict[str, float]
+    seconds: float
+    sentence: bool = False  # as its answer is
 
-    rows: list[Row]
-    golds: list[str]
-    form: str
-    rewards: dict[str, list[float]]
-    seconds: list[float]
-    sentences: frozenset[int] = frozenset()
+    @property
+    def paid(self) -> bool:
+        """Whether the right response is paid more than an empty one."""
+        return self.rewards["gold"] > self.rewards["empty"]
 
 
 def judge(
-    stage: Stage, key: str, scores: Scores, wanted: list[str], reason: Callable[[str, str], str]
+    stage: Stage,
+    key: str,
+    scored: Sequence[Scored],
+    form: str,
+    wanted: Sequence[str],
+    reason: Callable[[str, str], str],
 ) -> None:
     """The verdicts on an environment's rewards.
 
-    wanted: the forms that the prompts ask for; reason: why a response to an answer is not judged.
+    form: how the answers are written; wanted: the forms that the prompts ask for; reason: why a
+    response to an answer is not judged.
     """
     before = stage.raised
-    unreadable = _numbers(stage, key, scores)
-    same = not unreadable and _same(stage, key, scores, reason)
-    noisy = not unreadable and not same and _check_noise(stage, key, scores)
-    if not unreadable and not same and not noisy:
-        _gold(stage, key, scores, reason)
-        _format(stage, key, scores, wanted)
-        _check_sentences(stage, key, scores)
-        _check_sizes(stage, key, scores)
-        for kind in KINDS:
-            _wrong(stage, key, scores, kind)
-        _check_doubled(stage, key, scores)
-        _silence(stage, key, scores)
-    worst = _times(stage, key, scores)
+    if not _is_useless(stage, key, scored, reason):
+        _check_gold(stage, key, scored, form, reason)
+        if wanted and form not in wanted:
+            stage.failed(
+                f"The prompts ask for {' and '.join(wanted)}, and `{key}` does not pay an answer "
+                f"that is written so: it pays {form}. Change the prompt_file, or the verifier.",
+                key,
+                example=scored[0].gold,
+            )
+        elif not wanted and form not in answers.PLAIN:
+            stage.warning(
+                f"`{key}` pays an answer as {form}, and no prompt asks for one: the model has "
+                "to find that by chance. Say it in the prompt_file or the system_prompt_file.",
+                "data.default.prompt_file",
+            )
+        _check_others(stage, key, scored)
+    worst = max(scored, key=lambda one: one.seconds)
+    median = statistics.median(one.seconds for one in scored)
+    if worst.seconds > WARN:
+        say = stage.failed if worst.seconds > FAIL else stage.warning
+        say(
+            f"`{key}` needs {worst.seconds:.3g} s for one response (row {worst.row.number:,}; the "
+            f"median is {median:.3g} s): a step waits for the slowest. Lower its "
+            "deadline, or make the reward function faster.",
+            key,
+        )
     if before == stage.raised:
-        form = scores.form
-        paid = sum(_paid(scores))
+        paid = sum(one.paid for one in scored)
+        kinds = scored[0].rewards
         stage.passed(
-            f"`{key}` pays the gold answer as {form} in {paid} of {len(scores.rows)} rows, and "
-            f"less for empty, wrong and truncated ones. A response takes "
-            f"{statistics.median(scores.seconds):.3g} s, at most {worst}.",
+            f"`{key}` pays the gold answer as {form} in {paid} of {len(scored)} rows, and less for "
+            f"empty, wrong and truncated ones. A response takes {median:.3g} s, at most "
+            f"{worst.seconds:.3g} s (row {worst.row.number:,}).",
             key,
             form=form,
-            rows=len(scores.rows),
-            rewards={kind: statistics.fmean(values) for kind, values in scores.rewards.items()},
+            rows=len(scored),
+            rewards={k: statistics.fmean(one.rewards[k] for one in scored) for k in kinds},
         )
 
 
-def _numbers(stage: Stage, key: str, scores: Scores) -> bool:
-    every = [value for values in scores.rewards.values() for value in values]
-    bad = [value for value in every if not math.isfinite(value)]
-    if bad:
+def _is_useless(
+    stage: Stage, key: str, scored: Sequence[Scored], reason: Callable[[str, str], str]
+) -> bool:
+    """Whether the rewards are no numbers, or all the same, or others when asked again."""
+    every = [value for one in scored for value in one.rewards.values()]
+    moved = [one for one in scored if one.rewards["gold"] != one.rewards[AGAIN]]
+    if bad := [value for value in every if not math.isfinite(value)]:
         stage.failed(
             f"`{key}` gives {bad[0]} for {share(len(bad), len(every))} responses: any "
             "reward that is not finite makes the loss NaN. Correct the reward function.",
             key,
         )
-    return bool(bad)
-
-
-def _same(stage: Stage, key: str, scores: Scores, reason: Callable[[str, str], str]) -> bool:
-    values = {value for kind in scores.rewards.values() for value in kind}
-    if len(values) > 1:
-        return False
-    row = scores.rows[0]
-    reward = values.pop()
-    said = reason(scores.golds[0], str(row.answer)) if not reward else ""
-    why = f" On the gold answer of row {row.number:,} it ends with {said}." if said else ""
-    stage.failed(
-        f"`{key}` gives {reward:g} for every response to {len(scores.rows)} rows, right, wrong or "
-        f"empty, the gold answer {cut(row.answer, 60)!r} written in {len(answers.FORMS)} ways "
-        f"included: no advantage, nothing to learn.{why} Compare what the verifier reads with the "
-        "prompt and the data's answers.",
-        key,
-        example=scores.golds[0],
-    )
-    return True
-
-
-def _paid(scores: Scores) -> list[bool]:
-    """Whether a gold response is paid more than an empty one."""
-    pairs = zip(scores.rewards["gold"], scores.rewards["empty"], strict=True)
-    return [right > nothing for right, nothing in pairs]
-
-
-def _gold(stage: Stage, key: str, scores: Scores, reason: Callable[[str, str], str]) -> None:
-    unpaid = [row for row, paid in zip(scores.rows, _paid(scores), strict=True) if not paid]
-    if not unpaid:
-        return
-    first = unpaid[0]
-    said = reason(scores.golds[scores.rows.index(first)], str(first.answer))
-    why = f", where it ends with {said}" if said else ""
-    texts = ", ".join(repr(cut(row.answer, 40)) for row in unpaid[:3])
-    say = stage.failed if len(unpaid) > MANY * len(scores.rows) else stage.warning
-    say(
-        f"`{key}` does not pay the gold answer as {scores.form} in "
-        f"{share(len(unpaid), len(scores.rows))} rows: {list_rows([r.number for r in unpaid])} "
-        f"({texts}){why}. The verifier cannot read these answers, so no response to them is ever "
-        "right. Correct or remove them.",
-        key,
-        rows=[row.number for row in unpaid],
-    )
-
-
-def _format(stage: Stage, key: str, scores: Scores, wanted: list[str]) -> None:
-    if wanted and scores.form not in wanted:
+        return True
+    row = scored[0].row
+    if len(set(every)) == 1:
+        said = reason(scored[0].gold, str(row.answer)) if not every[0] else ""
+        why = f" On the gold answer of row {row.number:,} it ends with {said}." if said else ""
         stage.failed(
-            f"The prompts ask for {' and '.join(wanted)}, and `{key}` does not pay an answer "
-            f"that is written so: it pays {scores.form}. Change the prompt_file, or the verifier.",
+            f"`{key}` gives {every[0]:g} for every response to {len(scored)} rows, right, wrong or "
+            f"empty, the gold answer {cut(row.answer, 60)!r} written in {len(answers.FORMS)} ways "
+            f"included: no advantage, nothing to learn.{why} Compare what the verifier reads with "
+            "the prompt and the data's answers.",
             key,
-            example=scores.golds[0],
+            example=scored[0].gold,
         )
-    elif not wanted and scores.form not in answers.PLAIN:
-        stage.warning(
-            f"`{key}` pays an answer as {scores.form}, and no prompt asks for one: the model has "
-            "to find that by chance. Say it in the prompt_file or the system_prompt_file.",
-            "data.default.prompt_file",
-        )
-
-
-def _check_noise(stage: Stage, key: str, scores: Scores) -> bool:
-    """Whether the same response to the same row is paid otherwise when it is asked again."""
-    pairs = zip(scores.rows, scores.rewards["gold"], scores.rewards[AGAIN], strict=True)
-    moved = [(row.number, first, then) for row, first, then in pairs if first != then]
-    if moved:
-        number, first, then = moved[0]
+    elif moved:
+        first = moved[0]
         stage.failed(
             f"`{key}` gives other rewards when it is asked again, for "
-            f"{share(len(moved), len(scores.rows))} right responses ({first:g}, then {then:g} in "
-            f"row {number:,}): noise, or a state that it keeps. The policy would be trained on "
-            "that. Make the reward depend only on the response and the answer.",
+            f"{share(len(moved), len(scored))} right responses ({first.rewards['gold']:g}, then "
+            f"{first.rewards[AGAIN]:g} in row {first.row.number:,}): noise, or a state that it "
+            "keeps. The policy would be trained on that. Make the reward depend only on the "
+            "response and the answer.",
             key,
         )
-    return bool(moved)
+    return len(set(every)) == 1 or bool(moved)
 
 
-def _check_sentences(stage: Stage, key: str, scores: Scores) -> None:
-    """Answers that are sentences, whose number a policy would give, are paid for that too."""
-    pairs = zip(
-        scores.rows, scores.rewards["short"], scores.rewards["empty"], _paid(scores), strict=True
-    )
-    unpaid = [
-        row
-        for row, short, empty, paid in pairs
-        if paid and row.number in scores.sentences and short <= empty
-    ]
-    if unpaid:
-        say = stage.failed if len(unpaid) > MANY * len(scores.rows) else stage.warning
-        say(
-            f"The answers of {share(len(unpaid), len(scores.rows))} rows are sentences "
-            f"({list_rows([row.number for row in unpaid])}, as {cut(unpaid[0].answer, 60)!r}), and "
-            f"`{key}` pays the whole sentence and not its number. Keep only the number under "
-            "output_key.",
+def _check_gold(
+    stage: Stage,
+    key: str,
+    scored: Sequence[Scored],
+    form: str,
+    reason: Callable[[str, str], str],
+) -> None:
+    """The right response is paid in every row, and as much in one as in another."""
+    if unpaid := [one for one in scored if not one.paid]:
+        said = reason(unpaid[0].gold, str(unpaid[0].row.answer))
+        why = f", where it ends with {said}" if said else ""
+        numbers = [one.row.number for one in unpaid]
+        texts = ", ".join(repr(cut(one.row.answer, 40)) for one in unpaid[:3])
+        stage.wrong(
+            f"`{key}` does not pay the gold answer as {form} in "
+            f"{share(len(unpaid), len(scored))} rows: {list_rows(numbers)} "
+            f"({texts}){why}. The verifier cannot read these answers, so no response to them is "
+            "ever right. Correct or remove them.",
             key,
+            of=(len(unpaid), len(scored)),
+            rows=numbers,
         )
-
-
-def _check_sizes(stage: Stage, key: str, scores: Scores) -> None:
-    """No reward is far beyond the others, and none is for the length of a response."""
-    paid = [(abs(r), row) for r, row in zip(scores.rewards["gold"], scores.rows, strict=True) if r]
-    usual = statistics.median(size for size, _ in paid) if paid else 0.0
-    far = [(size, row) for size, row in paid if size > FAR * usual]
-    if far:
+    sizes = [(abs(one.rewards["gold"]), one.row) for one in scored if one.rewards["gold"]]
+    usual = statistics.median(size for size, _ in sizes) if sizes else 0.0
+    if far := [(size, row) for size, row in sizes if size > FAR * usual]:
         stage.warning(
             f"`{key}` gives {far[0][0]:g} for the right answer of row {far[0][1].number:,}, and "
             f"{usual:g} usually: such a row would outweigh all others of its step. "
             "Bound the reward.",
             key,
         )
-    pairs = zip(scores.rewards["gold"], scores.rewards["long"], strict=True)
-    longer = [(gold, long) for gold, long in pairs if long > gold]
-    if len(longer) > len(scores.rows) / 2:
-        gold, long = longer[0]
-        stage.warning(
-            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
-            f"({long:g}, not {gold:g}): the policy would learn to write long. Do not pay for "
-            "length.",
+
+
+def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
+    """No other response is paid as the right one, of the rows whose right one is paid."""
+    paid = [one for one in scored if one.paid]
+    for kind, named in KINDS.items():
+        as_much = [one.row.number for one in paid if one.rewards[kind] >= one.rewards["gold"]]
+        if as_much:
+            stage.wrong(
+                f"`{key}` pays {named} as much as the gold in "
+                f"{share(len(as_much), len(scored))} rows ({list_rows(as_much)}): the policy "
+                "would learn to write anything. Make the verifier compare with the whole answer.",
+                key,
+                of=(len(as_much), len(scored)),
+            )
+    sentences = [one for one in paid if one.sentence]
+    if whole := [one.row for one in sentences if one.rewards["short"] <= one.rewards["empty"]]:
+        stage.wrong(
+            f"The answers of {share(len(whole), len(scored))} rows are sentences "
+            f"({list_rows([row.number for row in whole])}, as {cut(whole[0].answer, 60)!r}), and "
+            f"`{key}` pays the whole sentence and not its number. Keep only the number under "
+            "output_key.",
             key,
+            of=(len(whole), len(scored)),
         )
-
-
-def _wrong(stage: Stage, key: str, scores: Scores, kind: str) -> None:
-    """Of the rows whose gold is paid; an empty response that is paid leaves none."""
-    together = zip(
-        scores.rows, _paid(scores), scores.rewards["gold"], scores.rewards[kind], strict=True
-    )
-    as_much = [row.number for row, paid, right, other in together if paid and other >= right]
-    if as_much:
-        say = stage.failed if len(as_much) > MANY * len(scores.rows) else stage.warning
-        say(
-            f"`{key}` pays {KINDS[kind]} as much as the gold in "
-            f"{share(len(as_much), len(scores.rows))} rows ({list_rows(as_much)}): the policy "
-            "would learn to write anything. Make the verifier compare with the whole answer.",
-            key,
-        )
-
-
-def _check_doubled(stage: Stage, key: str, scores: Scores) -> None:
-    together = zip(scores.rewards["gold"], scores.rewards["doubled"], _paid(scores), strict=True)
-    taken = sum(paid and other >= right for right, other, paid in together)
-    if taken > len(scores.rows) / 2:
+    most = len(scored) / 2
+    taken = sum(one.rewards["doubled"] >= one.rewards["gold"] for one in paid)
+    if taken > most:
         stage.warning(
             f"`{key}` pays a response that gives the gold answer and then takes it back for a "
-            f"wrong one, in {share(taken, len(scores.rows))} rows: the policy may learn to list "
+            f"wrong one, in {share(taken, len(scored))} rows: the policy may learn to list "
             "answers. Read only the last answer.",
             key,
         )
-
-
-def _silence(stage: Stage, key: str, scores: Scores) -> None:
-    kinds = (scores.rewards[kind] for kind in ("gold", "empty", "wrong"))
-    better = [(e, w) for gold, e, w in zip(*kinds, strict=True) if gold > e > w]
-    if len(better) > len(scores.rows) / 2:
-        nothing, wrong = better[0]
+    longer = [one.rewards for one in scored if one.rewards["long"] > one.rewards["gold"]]
+    if len(longer) > most:
         stage.warning(
-            f"`{key}` gives {wrong:g} for a wrong answer and {nothing:g} for none: a policy that "
-            "is often wrong learns to answer nothing. Give none no more than a wrong one.",
+            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
+            f"({longer[0]['long']:g}, not {longer[0]['gold']:g}): the policy would learn to write "
+            "long. Do not pay for length.",
             key,
         )
-
-
-def _times(stage: Stage, key: str, scores: Scores) -> str:
-    worst = max(range(len(scores.rows)), key=lambda i: scores.seconds[i])
-    seconds = scores.seconds[worst]
-    number = scores.rows[worst].number
-    if seconds > WARN:
-        say = stage.failed if seconds > FAIL else stage.warning
-        say(
-            f"`{key}` needs {seconds:.3g} s for one response (row {number:,}; the median is "
-            f"{statistics.median(scores.seconds):.3g} s): a step waits for the slowest. Lower its "
-            "deadline, or make the reward function faster.",
+    silent = [r for r in (one.rewards for one in scored) if r["gold"] > r["empty"] > r["wrong"]]
+    if len(silent) > most:
+        stage.warning(
+            f"`{key}` gives {silent[0]['wrong']:g} for a wrong answer and {silent[0]['empty']:g} "
+            "for none: a policy that is often wrong learns to answer nothing. Give none no more "
+            "than a wrong one.",
             key,
         )
-    return f"{seconds:.3g} s (row {number:,})"

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nemo_algos.preflight.check.data import answers
-from nemo_algos.preflight.check.data.reward_checks import AGAIN, ASKED, FAIL, Scores
+from nemo_algos.preflight.check.data.reward_checks import AGAIN, ASKED, FAIL, Scored
 from nemo_algos.preflight.check.data.reward_checks import judge as verdicts
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.scoring import Judge, Unpaid
@@ -52,7 +52,12 @@ def judge(
         wanted = answers.asked_forms(prompts)
         affordable = _affordable(judge, known[0], wanted)
         if not affordable:
-            _too_slow(stage, key, known[0])
+            stage.failed(
+                f"`{key}` needs more than {FAIL:g} s for one response (row "
+                f"{known[0].row.number:,}): a step waits for the slowest, and nothing else was "
+                "tried. Lower its deadline, or make the reward function faster.",
+                key,
+            )
             return ""
         known = known[:: -(-len(known) // affordable)]
         form, paid = _form(judge, known, wanted)
@@ -62,17 +67,23 @@ def judge(
                 key,
             )
             return ""
-        scores = _scores(judge, known, form)
+        scored = _scored(judge, known, form)
     except Unpaid as problem:
         stage.failed(
             f"`{key}` {problem}. No response would get a reward. Correct the environment.", key
         )
         return ""
-    if paid:
-        _check_stops(stage, form, stops)
+    before = answers.FORMS[form].partition(answers.PLACE)[0]
+    early = [stop for stop in stops if stop and stop in before]
+    if paid and early:
+        stage.failed(
+            f"`{STRINGS}` has {early[0]!r}, which stands in front of the answer in a right response"
+            f" as {cut(before, 60)!r}: each response would end there, without one. Remove it.",
+            STRINGS,
+        )
     if lent and not wanted:
         wanted = [form]  # the rows that are not at hand may ask for it themselves
-    verdicts(stage, key, scores, wanted, judge.reason)
+    verdicts(stage, key, scored, form, wanted=wanted, reason=judge.reason)
     return answers.FORMS[form] if paid else ""
 
 
@@ -125,46 +136,20 @@ def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str,
     return best[1], best[0] > 0
 
 
-def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
-    rows = [row for row, _ in known]
+def _scored(judge: Judge, known: Sequence[Known], form: str) -> list[Scored]:
     texts = [text for _, text in known]
     trials = [answers.trial(form, text, texts) for text in texts]
-    golds = [str(row.answer) for row in rows]
-    rewards: dict[str, list[float]] = {"gold": []}
-    seconds = list[float]()
-    sentences = set[int]()
-    for row, trial, gold in zip(rows, trials, golds, strict=True):
-        reward, taken = judge.timed(trial.gold, gold)
-        rewards["gold"].append(reward)
-        seconds.append(taken)
-        if trial.short:
-            sentences.add(row.number)
+    golds = [str(row.answer) for row, _ in known]
+    timed = [judge.timed(trial.gold, gold) for trial, gold in zip(trials, golds, strict=True)]
+    rewards = {"gold": [reward for reward, _ in timed]}
     for kind in ASKED:
         rewards[kind] = judge.rewards([getattr(trial, kind) for trial in trials], golds)
-    right = [trial.gold for trial in trials]
-    rewards[AGAIN] = judge.rewards(right, golds)
-    return Scores(rows, right, form, rewards, seconds, frozenset(sentences))
-
-
-def _check_stops(stage: Stage, form: str, stops: Sequence[str]) -> None:
-    """No text that ends a response stands in front of its answer."""
-    before = answers.FORMS[form].partition(answers.PLACE)[0]
-    early = [stop for stop in stops if stop and stop in before]
-    if early:
-        stage.failed(
-            f"`{STRINGS}` has {early[0]!r}, which stands in front of the answer in a right response"
-            f" as {cut(before, 60)!r}: each response would end there, without one. Remove it.",
-            STRINGS,
-        )
-
-
-def _too_slow(stage: Stage, key: str, first: Known) -> None:
-    stage.failed(
-        f"`{key}` needs more than {FAIL:g} s for one response (row {first.row.number:,}): a "
-        "step waits for the slowest, and nothing else was tried. Lower its deadline, or make the "
-        "reward function faster.",
-        key,
-    )
+    rewards[AGAIN] = judge.rewards([trial.gold for trial in trials], golds)
+    found = list[Scored]()
+    for i, (row, _) in enumerate(known):
+        own = {kind: values[i] for kind, values in rewards.items()}
+        found.append(Scored(row, trials[i].gold, own, timed[i][1], bool(trials[i].short)))
+    return found
 
 
 def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> None:

@@ -105,11 +105,11 @@ def derived_keys(run: Preflight) -> Iterator[Finding]:
         if key in (run.written.get("loss_fn") or {}):
             clips = key in ("ratio_clip_min", "ratio_clip_max")
             yield Finding(f"loss_fn.{key}", _clipped(algorithm) if clips else reason)
-    path = "loss_fn.reference_policy_kl_type"
-    if run[path] == "unbiased":
+    if run["loss_fn.reference_policy_kl_type"] == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
         yield Finding(
-            path, f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`."
+            "loss_fn.reference_policy_kl_type",
+            f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`.",
         )
     shared = {k: v for k, v in run["loss_fn"].items() if k in LossConfig.model_fields}
     try:
@@ -131,11 +131,10 @@ def corrections(run: Preflight) -> Iterator[Finding]:
     """The correction agrees with NeMo-RL's own keys of it."""
     algorithm = run.known
     limit = run["mismatch.stop_above"]
-    threshold = "grpo.seq_logprob_error_threshold"
     yield from contradictions(algorithm.correction, bool(run[CORRECTION]), limit)
-    if algorithm.correction.bypass_mode and run[threshold] is not None:
+    if algorithm.correction.bypass_mode and run["grpo.seq_logprob_error_threshold"] is not None:
         yield Finding(
-            threshold,
+            "grpo.seq_logprob_error_threshold",
             "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not "
             "computed. Set it to null, or set a rollout_rs.",
         )
@@ -175,10 +174,9 @@ def estimators(run: Preflight) -> Iterator[Finding]:
         yield note(
             path, f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used."
         )
-    path = "grpo.use_leave_one_out_baseline"
-    if at(run.written, path):
+    if at(run.written, "grpo.use_leave_one_out_baseline"):
         yield Finding(
-            path,
+            "grpo.use_leave_one_out_baseline",
             f"{OURS_ALONE}, and dynamic sampling would use it to drop single responses of a "
             "group. Remove it.",
         )
@@ -328,8 +326,7 @@ def fused_layers(run: Preflight) -> Iterator[Finding]:
             f"{algorithm.name} needs logits for the gradient of the entropy, but with this key "
             "none are computed. Set it to false.",
         )
-    temperature = run["policy.generation.temperature"]
-    if run[path] and temperature != 1:
+    if run[path] and run["policy.generation.temperature"] != 1:
         yield Finding(
             "policy.generation.temperature",
             "NeMo-RL divides fused log-probs by the temperature instead of the logits. Set it to "
@@ -339,17 +336,17 @@ def fused_layers(run: Preflight) -> Iterator[Finding]:
 
 def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
     """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
-    path = f"{VLLM}.logprobs_mode"
     section = run[VLLM] or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):
-        yield Finding(path, f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
-    usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
-    for key, off in usual.items():
+        yield Finding(
+            f"{VLLM}.logprobs_mode", f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}"
+        )
+    for key, off in {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}.items():
         found = run[f"policy.generation.{key}"]
         if mode == "raw_logprobs" and found not in off:
             yield Finding(
-                path,
+                f"{VLLM}.logprobs_mode",
                 f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do. "
                 f"Corrections would treat the sampler as another policy. Set it to {PROCESSED}.",
             )

@@ -88,10 +88,12 @@ def images(run: Preflight) -> Iterator[Finding]:
     """What NeMo-RL's own script for prompts with images asserts, or takes no notice of."""
     if not is_vlm(run["data"]):
         return
-    path = f"{VLLM}.skip_tokenizer_init"
     trainer = "NeMo-RL trains on images with grpo_train only"
-    if run.vllm and run[path] is not False:
-        yield error(path, "prompts with images need vLLM's tokenizer. Set it to false.")
+    if run.vllm and run[f"{VLLM}.skip_tokenizer_init"] is not False:
+        yield error(
+            f"{VLLM}.skip_tokenizer_init",
+            "prompts with images need vLLM's tokenizer. Set it to false.",
+        )
     if run["data_plane.enabled"]:
         yield error(
             "data_plane.enabled", f"{trainer}, which does not use the data plane. Set it to false."

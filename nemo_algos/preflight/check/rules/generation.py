@@ -128,11 +128,10 @@ def sampling(run: Preflight) -> Iterator[Finding]:
 
 def stops(run: Preflight) -> Iterator[Finding]:
     """A response is not over at the end of its first line."""
-    path = f"{GENERATION}.stop_strings"
-    blank = [text for text in run[path] or [] if not str(text).strip()]
+    blank = [text for text in run[f"{GENERATION}.stop_strings"] or [] if not str(text).strip()]
     if blank:
         yield warning(
-            path,
+            f"{GENERATION}.stop_strings",
             f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer. "
             "Remove it, unless an answer is one line.",
         )

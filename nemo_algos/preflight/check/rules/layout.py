@@ -188,11 +188,10 @@ def divisor(run: Preflight) -> Iterator[Finding]:
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
     if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
-        more = -(-run[path] // needed) * needed
         yield error(
             path,
             f"{run[path]} is not a multiple of {needed} (2 x CP with context parallelism, times "
-            f"TP with sequence parallelism). Set it to {more}.",
+            f"TP with sequence parallelism). Set it to {-(-run[path] // needed) * needed}.",
         )
 
 
@@ -212,11 +211,10 @@ def replicas(run: Preflight) -> Iterator[Finding]:
     """DTensor's hybrid sharding divides data parallelism."""
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
-        found = near(copies, divisors(run.layout.data))
         yield error(
             f"{DTENSOR}.dp_replicate_size",
             f"{copies} does not divide the {run.layout.data} data-parallel ranks. Set it to "
-            f"{found}.",
+            f"{near(copies, divisors(run.layout.data))}.",
         )
 
 

@@ -68,8 +68,7 @@ def stored(folder: Path) -> list[float]:
 
 def _elements(file: BinaryIO) -> Iterator[float]:
     size = int.from_bytes(file.read(8), "little")
-    header = json.loads(file.read(size))
-    for name, tensor in header.items():
+    for name, tensor in json.loads(file.read(size)).items():
         kind = {"BF16": "H", "F16": "e", "F32": "f"}.get(tensor.get("dtype"))
         if kind is None or not name.endswith("_proj.weight"):
             continue

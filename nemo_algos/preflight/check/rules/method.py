@@ -40,8 +40,7 @@ def usual_sizes(run: Preflight) -> Iterator[Finding]:
 def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
     for name, (low, high) in usual(type(params)).items():
         value = getattr(params, name)
-        default = type(params).model_fields[name].default
-        if not low <= value <= high and value != default:
+        if not low <= value <= high and value != type(params).model_fields[name].default:
             yield warning(
                 f"{path}.{name}",
                 f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g}). "
@@ -181,14 +180,12 @@ def router_replay(run: Preflight) -> Iterator[Finding]:
 
 def nucleus(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
-    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
-    for key, off in wide.items():
-        path = f"{GENERATION}.{key}"
-        if run[path] not in off:
+    for key, off in {"top_p": (None, 1), "top_k": (None, -1, 0)}.items():
+        if run[f"{GENERATION}.{key}"] not in off:
             both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
             value = "1.0" if key == "top_p" else "null"
             yield warning(
-                path,
+                f"{GENERATION}.{key}",
                 "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ "
                 "from vLLM's. A sampled token outside that set trains with probability 1. Set "
                 f"it{both} to {value}, at the latest if '-inf' appears in the log.",

@@ -67,8 +67,7 @@ def epochs(run: Preflight) -> Iterator[Finding]:
         return
     steps = sum(rows) // prompts * number
     if steps < run["grpo.max_num_steps"]:
-        asked = at(run.written, "grpo.max_num_steps") is not None
-        say = warning if asked else note
+        say = warning if at(run.written, "grpo.max_num_steps") is not None else note
         yield say(
             "grpo.max_num_epochs",
             f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch, "

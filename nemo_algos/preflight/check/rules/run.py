@@ -123,8 +123,7 @@ def _vocabulary(name: str) -> dict[int, str]:
     hub = _hub() / f"models--{name.replace('/', '--')}" / "snapshots"
     for folder, pattern in ((Path(name), ""), (hub, "*/")):
         try:
-            file = next(folder.glob(f"{pattern}tokenizer.json"))
-            read = json.loads(file.read_text())
+            read = json.loads(next(folder.glob(f"{pattern}tokenizer.json")).read_text())
             found = read["model"]["vocab"]
             pairs = (
                 found.items()
@@ -193,12 +192,11 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
     name = str(run[METRIC] or "train:")
     every = run["grpo.val_period"] or 0
     period = run["checkpointing.save_period"] or 1
-    higher = "checkpointing.higher_is_better"
     if not run["checkpointing.enabled"]:
         return
-    if run[higher] is False and name.partition(":")[2] in BETTER:
+    if run["checkpointing.higher_is_better"] is False and name.partition(":")[2] in BETTER:
         yield warning(
-            higher,
+            "checkpointing.higher_is_better",
             f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
         )
     if not name.startswith(("train:", "val:")):
@@ -222,12 +220,13 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
 
 def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
-    path = "checkpointing.save_period"
     steps = run["grpo.max_num_steps"]
     saves = run["checkpointing.enabled"]
     what = f"the run has {steps} steps"
-    if saves and (run[path] or 0) > steps:
-        yield warning(path, f"{what}, so only its end is saved. Set it below {steps}.")
+    if saves and (run["checkpointing.save_period"] or 0) > steps:
+        yield warning(
+            "checkpointing.save_period", f"{what}, so only its end is saved. Set it below {steps}."
+        )
     if not saves and steps > LONG:
         yield note(
             "checkpointing.enabled",
@@ -343,13 +342,14 @@ def wandb(run: Preflight) -> Iterator[Finding]:
 def validation_goal(run: Preflight) -> Iterator[Finding]:
     """Stopping at a validation score needs the score."""
     metric = run["grpo.stop_at_validation_metric"]
-    path = "grpo.stop_at_validation_threshold"
-    if metric and run[path] is None:
+    if metric and run["grpo.stop_at_validation_threshold"] is None:
         yield error(
-            path,
+            "grpo.stop_at_validation_threshold",
             f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
             "as to 0.5.",
         )
-    many = "grpo.val_num_generations_per_prompt"
-    if metric == "pass_k" and (run[many] or 1) <= 1:
-        yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")
+    if metric == "pass_k" and (run["grpo.val_num_generations_per_prompt"] or 1) <= 1:
+        yield error(
+            "grpo.val_num_generations_per_prompt",
+            "pass_k needs several responses per prompt. Set it to 2 or more.",
+        )

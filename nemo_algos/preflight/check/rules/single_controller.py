@@ -212,10 +212,9 @@ def whole_batch_readers(a: Algorithm) -> list[str]:
 
 def advantage_workers(run: Preflight) -> Iterator[Finding]:
     """A newer controller's processes of advantages would keep the method's other signals."""
-    path = f"{SINGLE_CONTROLLER}.num_advantage_workers"
-    if run.controlled and run[path]:
+    if run.controlled and run[f"{SINGLE_CONTROLLER}.num_advantage_workers"]:
         yield error(
-            path,
+            f"{SINGLE_CONTROLLER}.num_advantage_workers",
             "the method's bounds are computed with its advantages, in the controller's process. "
             "Set it to 0.",
         )
@@ -285,8 +284,7 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
     if not run.controlled:
         return
     routed = [ROUTED] if _set(run, f"{ROUTER}.enabled") else []
-    tables = {"above": BELOW, "at least": (*AT_MOST, *routed)}
-    for word, rows in tables.items():
+    for word, rows in {"above": BELOW, "at least": (*AT_MOST, *routed)}.items():
         for lower, upper, reason in rows:
             low = _set(run, lower)
             high = _set(run, upper)

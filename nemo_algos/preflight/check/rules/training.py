@@ -131,12 +131,11 @@ def peak_rate(run: Preflight) -> str:
 def first_version(run: Preflight) -> Iterator[Finding]:
     """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
     path = f"{DTENSOR}._v2"
-    saved = "checkpointing.model_save_format"
     if run[path]:
         return
-    if run["checkpointing.enabled"] and run[saved]:
+    if run["checkpointing.enabled"] and run["checkpointing.model_save_format"]:
         yield error(
-            saved,
+            "checkpointing.model_save_format",
             f"the first save would fail without `{path}: true`. Set that, or set this to null.",
         )
     if run.megatron:

@@ -24,9 +24,12 @@ def judged(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewa
     if "gold" in rewards:
         rewards = {"again": rewards["gold"], "long": rewards["gold"]} | rewards
     given = SOUND | rewards
-    scores = reward_checks.Scores(rows, [str(n) for n in range(N)], form, given, [seconds] * N)
+    scored = [
+        reward_checks.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
+        for n, row in enumerate(rows)
+    ]
     reward_checks.judge(
-        Stage(folder, "rewards"), "env.x", scores, list(wanted), lambda *_: "error: it"
+        Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
     )
     return [(v.outcome, v.key, v.message) for v in verdict.read(folder)]
 
