@@ -199,7 +199,15 @@ def _generic(name: str, inside: ast.expr, where: Module) -> Kind:
         kind = read(parts[0], where)
         for extra in parts[1:]:
             kind = kind._replace(schema=_bounded(kind.schema, extra))
-        return _discriminated(kind, parts[1:])
+        choosers = [_field_arguments(extra).get("discriminator") for extra in parts[1:]]
+        chooser = next(filter(None, choosers), None)
+        if chooser is None:
+            return kind
+        variants = {}
+        for section in kind.sections:
+            own = {name: field.schema for name, field in fields(section).items()}
+            variants[own[chooser].get("const")] = own
+        return Kind({"type": "object", "chooser": chooser, "variants": variants}, kind.sections)
     if name in ("list", "List", "Sequence"):
         one = read(parts[0], where)
         return Kind({"type": "array", "items": one.schema}, one.sections)
@@ -250,24 +258,15 @@ def _literal(node: ast.AST, where: Module | None = None) -> Any:
 def _bounded(schema: Schema, field: ast.AST | None) -> Schema:
     """A schema whose numbers have the bounds of a `Field(gt=0)`."""
     bounds = {BOUNDS[k]: value for k, value in _field_arguments(field).items() if k in BOUNDS}
-    if not bounds:
-        return schema
+    return narrowed(schema, bounds) if bounds else schema
+
+
+def narrowed(schema: Mapping[str, Any], bounds: Mapping[str, Any]) -> Schema:
+    """The schema, whose numbers have these bounds too."""
     if "anyOf" in schema:
-        return {"anyOf": [_bounded(one, field) for one in schema["anyOf"]]}
-    return schema | bounds if schema.get("type") in ("integer", "number") else schema
-
-
-def _discriminated(kind: Kind, extras: list[ast.expr]) -> Kind:
-    """With the keys of each section by the value of the key that chooses among them."""
-    choosers = [_field_arguments(extra).get("discriminator") for extra in extras]
-    chooser = next(filter(None, choosers), None)
-    if chooser is None:
-        return kind
-    variants = {}
-    for section in kind.sections:
-        own = {name: field.schema for name, field in fields(section).items()}
-        variants[own[chooser].get("const")] = own
-    return Kind({"type": "object", "chooser": chooser, "variants": variants}, kind.sections)
+        return {"anyOf": [narrowed(one, bounds) for one in schema["anyOf"]]}
+    numbers = schema.get("type") in ("integer", "number")
+    return {**schema, **bounds} if numbers else {**schema}
 
 
 def _default(value: ast.AST | None, where: Module) -> Schema:
@@ -275,9 +274,7 @@ def _default(value: ast.AST | None, where: Module) -> Schema:
     given = value
     if isinstance(value, ast.Call):
         given = next((k.value for k in value.keywords if k.arg == "default"), None)
-    if given is None:
-        return {}
-    found = _literal(given, where)
+    found = _literal(given, where) if given is not None else None
     return {} if found is None else {"default": found}
 
 

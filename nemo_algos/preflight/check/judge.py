@@ -62,15 +62,8 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if select(written, "engine") != "nemo_rl":
-        raise ConfigError(
-            [
-                Finding(
-                    "engine",
-                    "must be nemo_rl, and this config is for the embedded engine: `train` runs it "
-                    "here",
-                )
-            ]
-        )
+        local = "this config is for the embedded engine: `train` runs it here"
+        raise ConfigError([Finding("engine", f"must be nemo_rl, and {local}")])
     return judge_composed(compose(written, release), seconds)
 
 

@@ -144,15 +144,10 @@ def _nodes(partition: str) -> list[Nodes]:
     own = [part for part in parts if partition or part[0].endswith("*")]
     counts = r"gpu:(?:[^\s:,(]+:)?(\d+)"
     return [
-        Nodes(int(n), _limit(limit))
+        Nodes(int(n), inf if limit in ("infinite", "n/a") else batch.seconds(limit))
         for _, limit, gres in own
         for n in re.findall(counts, gres) or [0]
     ]
-
-
-def _limit(text: str) -> float:
-    """Seconds of a partition's limit, as sinfo writes it."""
-    return inf if text in ("infinite", "n/a") else batch.seconds(text)
 
 
 def step_seconds(run: Preflight) -> float:

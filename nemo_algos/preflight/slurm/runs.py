@@ -68,20 +68,15 @@ def queued(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
     found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for line in run_command("squeue", *command).splitlines():
-        job = QueuedJob(*_words(line))
+        words = [word.strip() for word in line.split("|")][:-1]
+        if len(words) != len(FIELDS):
+            raise OSError(
+                f"squeue: {line.strip()!r} cannot be read: this version of Slurm does not separate "
+                "the fields of --Format"
+            )
+        job = QueuedJob(*words)
         found[job.name].append(job)
     return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
-
-
-def _words(line: str) -> list[str]:
-    """Of a line, by the separators: squeue pads by bytes, so that widths are not letters."""
-    words = [word.strip() for word in line.split("|")][:-1]
-    if len(words) != len(FIELDS):
-        raise OSError(
-            f"squeue: {line.strip()!r} cannot be read: this version of Slurm does not separate "
-            "the fields of --Format"
-        )
-    return words
 
 
 def past_states(names: Iterable[str]) -> dict[str, str]:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
 from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.conflicts import success_readers
 from nemo_algos.preflight.check.rules.data import datasets, environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
@@ -34,29 +33,14 @@ def usual_sizes(run: Preflight) -> Iterator[Finding]:
     if a and a.bounds is not a.base:
         parts["method.bounds"] = a.bounds
     for path, part in parts.items():
-        yield from _unusual(path, part.method, part.params)
-
-
-def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
-    for name, (low, high) in usual(type(params)).items():
-        value = getattr(params, name)
-        if not low <= value <= high and value != type(params).model_fields[name].default:
-            yield warning(
-                f"{path}.{name}",
-                f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g}). "
-                "Check the digits.",
-            )
-
-
-def usual(params: type[Params]) -> dict[str, Usual]:
-    """The usual sizes by parameter."""
-    marks = {k: field.metadata for k, field in params.model_fields.items()}
-    return {k: mark for k, found in marks.items() for mark in found if isinstance(mark, Usual)}
-
-
-def token_sized_clip(run: Preflight) -> Iterator[Finding]:
-    """A ratio that is a mean over a sequence moves far less than a token's."""
-    a = run.algorithm
+        for name, (low, high) in usual(type(part.params)).items():
+            value = getattr(part.params, name)
+            if not low <= value <= high and value != type(part.params).model_fields[name].default:
+                yield warning(
+                    f"{path}.{name}",
+                    f"{value:g} is outside the usual range of {part.method.name} ({low:g} to "
+                    f"{high:g}). Check the digits.",
+                )
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
         yield note(
@@ -64,10 +48,6 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
             "a sequence-level ratio hardly ever reaches this clip range. Set it to 4e-4, and "
             "`method.clip_low: 3e-4`, as the GSPO paper does.",
         )
-
-
-def penalty(run: Preflight) -> Iterator[Finding]:
-    """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
         yield warning(
@@ -79,8 +59,14 @@ def penalty(run: Preflight) -> Iterator[Finding]:
         yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
 
 
-def steep_gradient(run: Preflight) -> Iterator[Finding]:
-    """A product of ratios needs gradient clipping (docs/methods/quatro.md)."""
+def usual(params: type[Params]) -> dict[str, Usual]:
+    """The usual sizes by parameter."""
+    marks = {k: field.metadata for k, field in params.model_fields.items()}
+    return {k: mark for k, found in marks.items() for mark in found if isinstance(mark, Usual)}
+
+
+def gradient_clip(run: Preflight) -> Iterator[Finding]:
+    """A product of ratios needs gradient clipping (docs/methods/quatro.md), by a norm above 0."""
     base = run.algorithm and run.algorithm.base
     if base and base.params.steep and not 0 < (run[NORM] or 0) <= 10:
         yield warning(
@@ -88,6 +74,10 @@ def steep_gradient(run: Preflight) -> Iterator[Finding]:
             f"gradients of {base.method.name} are steep beyond its trust region, so they need "
             "clipping. Set e.g. 1.0.",
         )
+    found = run[NORM]
+    if not run.megatron and found is not None and found <= 0:
+        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
+        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
 
 
 def paper_group(run: Preflight) -> Iterator[Finding]:
@@ -143,34 +133,29 @@ def _dropped(section: Any, above: str) -> Iterator[str]:
             yield f"{above}.{key}"
 
 
-def gradient_clip(run: Preflight) -> Iterator[Finding]:
-    """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
-    found = run[NORM]
-    if not run.megatron and found is not None and found <= 0:
-        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
-        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
-
-
 def router_replay(run: Preflight) -> Iterator[Finding]:
     """Replayed are the decoder's routes: not MTP's, not the reference's."""
     if not run[REPLAY]:
         return
-    if not (run.megatron and run.vllm):
-        yield error(
-            REPLAY, "it needs Megatron for training and vLLM for generation. Set it to false."
-        )
-    if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
-        yield error(
+    yield from errors(
+        (
+            not (run.megatron and run.vllm),
+            REPLAY,
+            "it needs Megatron for training and vLLM for generation. Set it to false.",
+        ),
+        (
+            run["grpo.async_grpo.enabled"] and run["data_plane.enabled"],
             REPLAY,
             "it does not work with asynchronous GRPO over the data plane. Set it or "
             "`data_plane.enabled` to false.",
-        )
-    if run[MTP]:
-        yield error(
+        ),
+        (
+            run[MTP],
             MTP,
             "with router replay, the MTP routers would replay routes of decoder layers. Set it to "
             "0.",
-        )
+        ),
+    )
     if run[KL]:
         yield note(
             REPLAY,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
+from nemo_algos.preflight.check.known_models import home, hub
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
 
@@ -72,18 +73,10 @@ def model_there(run: Preflight) -> Iterator[Finding]:
         )
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         yield error(NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it.")
-    elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
+    elif offline and not (hub() / f"models--{name.replace('/', '--')}").exists():
         yield warning(
-            NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {_hub()}: download it first"
+            NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {hub()}: download it first"
         )
-
-
-def _home() -> Path:
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-
-
-def _hub() -> Path:
-    return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
 
 
 def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
@@ -120,8 +113,8 @@ def _family(name: str) -> str | None:
 
 def _vocabulary(name: str) -> dict[int, str]:
     """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here."""
-    hub = _hub() / f"models--{name.replace('/', '--')}" / "snapshots"
-    for folder, pattern in ((Path(name), ""), (hub, "*/")):
+    cached = hub() / f"models--{name.replace('/', '--')}" / "snapshots"
+    for folder, pattern in ((Path(name), ""), (cached, "*/")):
         try:
             read = json.loads(next(folder.glob(f"{pattern}tokenizer.json")).read_text())
             found = read["model"]["vocab"]
@@ -144,7 +137,7 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     taken = run["policy.pretrained_checkpoint"] or run[again]
     if not run.megatron or taken or not os.path.isdir(name):
         return
-    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or _home() / "nemo_rl")
+    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or home() / "nemo_rl")
     changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
     newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
@@ -219,7 +212,7 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
 
 
 def save_period(run: Preflight) -> Iterator[Finding]:
-    """Something is saved before the end."""
+    """Something is saved before the end, also where the monitor ends the run."""
     steps = run["grpo.max_num_steps"]
     saves = run["checkpointing.enabled"]
     what = f"the run has {steps} steps"
@@ -233,10 +226,6 @@ def save_period(run: Preflight) -> Iterator[Finding]:
             f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
             "Set it to true.",
         )
-
-
-def stop_loses(run: Preflight) -> Iterator[Finding]:
-    """The monitor ends a run between two saves."""
     path = "mismatch.stop_above"
     every = run["checkpointing.save_period"] or 1
     what = "the run ends without a save when the mismatch is above this limit"
@@ -270,23 +259,15 @@ def end(run: Preflight) -> Iterator[Finding]:
     )
 
 
-def checkpoint_bytes(run: Preflight) -> float | None:
-    """Of one checkpoint; None for adapters and for a model of unknown size."""
-    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
-    if run.model is None or adapters:
-        return None
-    without = run["checkpointing.save_optimizer"] is False
-    return run.model.parameters * (WEIGHTS + (0 if without else OPTIMIZER))
-
-
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     """keep_top_k checkpoints and the one being written fit the disk."""
+    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
+    if run.model is None or adapters or not run["checkpointing.enabled"]:
+        return
     folder = Path(str(run[FOLDER]))
     keep = run["checkpointing.keep_top_k"] or 1
-    each = checkpoint_bytes(run)
-    if each is None or not run["checkpointing.enabled"]:
-        return
-    needed = each * (keep + 1)
+    optimizer = 0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER
+    needed = run.model.parameters * (WEIGHTS + optimizer) * (keep + 1)
     there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
     free = shutil.disk_usage(there).free
     if needed > free:
