@@ -118,11 +118,10 @@ def modules(model: Model, layer: int) -> Parts:
         return {}
     latent = "kv_a_proj_with_mqa"
     names = ["qkv_proj", "o_proj"]
-    if model.attention.latent_kv:
-        query = (
-            ["fused_qkv_a_proj", "q_b_proj"] if model.attention.latent_query else ["q_proj", latent]
-        )
-        names = [*query, "kv_b_proj", "o_proj"]
+    if model.attention.latent_query:
+        names = ["fused_qkv_a_proj", "q_b_proj", "kv_b_proj", "o_proj"]
+    elif model.attention.latent_kv:
+        names = ["q_proj", latent, "kv_b_proj", "o_proj"]
     fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "fused_qkv_a_proj": ["q_a_proj", latent]}
     parts: Parts = {}
     for name in names:

@@ -22,7 +22,6 @@ from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import (
     dataset_checks,
     datasets,
-    prompts,
     rewards,
     rows,
     scoring,
@@ -72,7 +71,7 @@ def main(folder: Path, only: Sequence[str] = STAGES, own_rows: str = "", model: 
                     stage.unchecked(what, f"env.{name}")
                     continue
                 few = [row for row in mine[: rewards.FEW] if row.tokens]
-                shown = [prompts.render(row, tokenizer) for row in few]
+                shown = [dataset_checks.render(row, tokenizer) for row in few]
                 form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent), stops)
                 if form:
                     seen["forms"].update(dict.fromkeys(tasks, form))

@@ -282,8 +282,8 @@ def unmet_needs(run: Preflight) -> Iterator[Finding]:
     )
 
 
-def fused_layers(run: Preflight) -> Iterator[Finding]:
-    """Fused layers give log-probs as the trainer's are."""
+def logprobs(run: Preflight) -> Iterator[Finding]:
+    """Fused layers give the trainer's log-probs; vLLM's raw ones are of another distribution."""
     yield from errors(
         (
             run[f"{MEGATRON}.use_linear_ce_fusion_loss"],
@@ -297,10 +297,6 @@ def fused_layers(run: Preflight) -> Iterator[Finding]:
             f"1, or set {FUSED}: false.",
         ),
     )
-
-
-def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
-    """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
     section = run[VLLM] or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):

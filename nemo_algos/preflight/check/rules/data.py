@@ -110,7 +110,7 @@ def images(run: Preflight) -> Iterator[Finding]:
 
 
 def verifiers(run: Preflight) -> Iterator[Finding]:
-    """An unknown verifier scores 0, its error being caught with all others."""
+    """A verifier is known, and the prompt asks for the format that it reads: else all score 0."""
     for name in MATH:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
         known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
@@ -125,10 +125,6 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
                 f"env.{name}.verifier_type",
                 f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}. Correct the name.",
             )
-
-
-def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
-    """The prompt asks for the format that the verifier reads."""
     for path, data in datasets(run):
         env = f"env.{data.get('env_name')}"
         asked = _asked(data)

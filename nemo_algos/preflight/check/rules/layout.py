@@ -12,7 +12,7 @@ RESOURCES = "policy.generation.colocated.resources"
 
 
 def one_backend(run: Preflight) -> Iterator[Finding]:
-    """Exactly one of Megatron and DTensor trains."""
+    """Exactly one of Megatron and DTensor trains; keys of the other are ignored."""
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
@@ -20,6 +20,20 @@ def one_backend(run: Preflight) -> Iterator[Finding]:
             f"{MEGATRON}.enabled",
             f"{what} enabled. Enable exactly one: this or `{DTENSOR}.enabled`.",
         )
+    idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
+    for name in idle:
+        section = (run.written.get("policy") or {}).get(name) or {}
+        keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
+        if keys:
+            trains = "Megatron" if run.megatron else "DTensor"
+            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
+            if run.megatron:
+                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
+            yield warning(
+                f"policy.{name}",
+                f"{trains} trains and ignores this section: its settings are in {own}. Move your "
+                "keys there, or remove them.",
+            )
 
 
 def generation_share(run: Preflight) -> Iterator[Finding]:
@@ -115,25 +129,22 @@ def tensor_parallel(run: Preflight) -> Iterator[Finding]:
 
 
 def layers(run: Preflight) -> Iterator[Finding]:
-    """Pipeline stages have equal numbers of layers, the first and the last where they say so."""
+    """Pipeline stages have equal numbers of layers, and ranks equal numbers of experts."""
     stages = run.layout.pipeline
     names = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
     ends = [run[name] for name in names if run[name]]
-    if not run.model or stages == 1:
-        return
-    rest = len(run.model.layers) - sum(ends)
-    middle = stages - len(ends)
-    if rest < 0 or (rest % middle if middle > 0 else rest):
-        cure = sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
-        yield error(
-            run.size_key("pipeline"),
-            f"{rest} layers do not divide evenly over {middle} pipeline stages. {cure} Or change "
-            "num_layers_in_first/last_pipeline_stage.",
-        )
-
-
-def experts(run: Preflight) -> Iterator[Finding]:
-    """Experts are split whole; a dense model has none."""
+    if run.model and stages != 1:
+        rest = len(run.model.layers) - sum(ends)
+        middle = stages - len(ends)
+        if rest < 0 or (rest % middle if middle > 0 else rest):
+            cure = (
+                sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
+            )
+            yield error(
+                run.size_key("pipeline"),
+                f"{rest} layers do not divide evenly over {middle} pipeline stages. {cure} Or "
+                "change num_layers_in_first/last_pipeline_stage.",
+            )
     m = run.model
     parts = run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
@@ -214,21 +225,3 @@ def fsdp(run: Preflight) -> Iterator[Finding]:
         )
     if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
         yield error(f"{DTENSOR}.cpu_offload", "it needs more than one GPU. Set it to false.")
-
-
-def other_backend(run: Preflight) -> Iterator[Finding]:
-    """Keys of the backend that does not train are ignored."""
-    idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
-    for name in idle:
-        section = (run.written.get("policy") or {}).get(name) or {}
-        keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
-        if keys:
-            trains = "Megatron" if run.megatron else "DTensor"
-            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
-            if run.megatron:
-                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
-            yield warning(
-                f"policy.{name}",
-                f"{trains} trains and ignores this section: its settings are in {own}. Move your "
-                "keys there, or remove them.",
-            )

@@ -78,7 +78,7 @@ def stored(folder: Path) -> list[float]:
 
 
 def adapted_modules(run: Preflight) -> Iterator[Finding]:
-    """Modules are named in one way; DTensor's LoRA has no Triton kernels for tensor parallelism."""
+    """Modules are named in one way, by patterns that the model has; Triton excludes TP."""
     split = not run.megatron and run.layout.tensor > 1
     if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
         yield error(f"{LORA}.use_triton", "it excludes tensor parallelism. Set it to false.")
@@ -90,11 +90,6 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
             f"{path}.{ways[0]}",
             f"it excludes {ways[1]}. Set this to {off}, or remove `{ways[1]}`.",
         )
-
-
-def adapted_names(run: Preflight) -> Iterator[Finding]:
-    """Every pattern names a module that the model has; without any there is nothing to train."""
-    path = _section(run)
     names = _linear(run)
     known = sorted({name.rpartition(".")[2] for name in names})
     asked = _patterns(run).get("target_modules", [])

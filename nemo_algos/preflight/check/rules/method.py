@@ -27,7 +27,7 @@ GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environ
 
 
 def usual_sizes(run: Preflight) -> Iterator[Finding]:
-    """A value far from every published one is often a slipped digit."""
+    """A value far from every published one is often a slipped digit; so is a small group."""
     a = run.algorithm
     parts = {"method": a.base} if a else {}
     if a and a.bounds is not a.base:
@@ -57,6 +57,13 @@ def usual_sizes(run: Preflight) -> Iterator[Finding]:
         )
     elif found >= 0.01 and at(run.written, KL) is None:
         yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
+    path = "grpo.num_generations_per_prompt"
+    if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
+        yield warning(
+            path,
+            f"{a.name} estimates statistics from each group, and {run[path]} responses are few "
+            "(the papers have 8). Set it to 8 or more.",
+        )
 
 
 def usual(params: type[Params]) -> dict[str, Usual]:
@@ -78,18 +85,6 @@ def gradient_clip(run: Preflight) -> Iterator[Finding]:
     if not run.megatron and found is not None and found <= 0:
         what = "makes every gradient 0" if found == 0 else "turns every gradient around"
         yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
-
-
-def paper_group(run: Preflight) -> Iterator[Finding]:
-    """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
-    a = run.algorithm
-    path = "grpo.num_generations_per_prompt"
-    if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
-        yield warning(
-            path,
-            f"{a.name} estimates statistics from each group, and {run[path]} responses are few "
-            "(the papers have 8). Set it to 8 or more.",
-        )
 
 
 def auxiliary_losses(run: Preflight) -> Iterator[Finding]:

@@ -43,23 +43,18 @@ def keywords(run: Preflight) -> Iterator[Finding]:
 
 
 def quantised_alike(run: Preflight) -> Iterator[Finding]:
-    """What rollouts leave in BF16, Megatron's FP8 training does not."""
-    if not _fp8(run):
-        return
-    path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
-    listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
-    if listed and run[f"{FP8}.enabled"]:
-        yield warning(
-            path,
-            f"rollouts compute in BF16 some layers that training computes in FP8 ({listed}). "
-            "Exclude fewer layers, or set `mismatch.stop_above: 0.06`.",
-        )
-    elif listed:
-        yield note(path, f"rollouts compute these layers in BF16: {listed}")
-
-
-def precision_pairs(run: Preflight) -> Iterator[Finding]:
-    """Two FP8 formats are two policies."""
+    """What rollouts leave in BF16, training does not; two FP8 formats are two policies."""
+    if _fp8(run):
+        path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
+        listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
+        if listed and run[f"{FP8}.enabled"]:
+            yield warning(
+                path,
+                f"rollouts compute in BF16 some layers that training computes in FP8 ({listed}). "
+                "Exclude fewer layers, or set `mismatch.stop_above: 0.06`.",
+            )
+        elif listed:
+            yield note(path, f"rollouts compute these layers in BF16: {listed}")
     if not (run.vllm and run[f"{FP8}.enabled"]):
         return
     recipe = run[f"{FP8}.fp8_recipe"]

@@ -61,21 +61,29 @@ def probes(run: Preflight) -> Iterator[Finding]:
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
-    """A folder that exists, or a name of the hub."""
+    """A folder that exists, or a name of the hub; heads, layers and experts of known models."""
     name = str(run[NAME])
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
-    if os.path.isdir(name):
-        return
-    if name.startswith(("/", ".", "~")):
-        yield warning(
+    if not os.path.isdir(name):
+        if name.startswith(("/", ".", "~")):
+            yield warning(
+                NAME,
+                f"folder {name} not found on this machine. Correct the path, or mount it in the "
+                "job.",
+            )
+        elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            yield error(
+                NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it."
+            )
+        elif offline and not (hub() / f"models--{name.replace('/', '--')}").exists():
+            yield warning(
+                NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {hub()}: download it first"
+            )
+    if run.model is None:
+        yield note(
             NAME,
-            f"folder {name} not found on this machine. Correct the path, or mount it in the job.",
-        )
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        yield error(NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it.")
-    elif offline and not (hub() / f"models--{name.replace('/', '--')}").exists():
-        yield warning(
-            NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {hub()}: download it first"
+            "this model is unknown here, so its heads, layers and experts are not checked. Name a "
+            "folder with its config.json to check them.",
         )
 
 
@@ -147,16 +155,6 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
                 f"the run would start from {copy.parent}, which is older than the model. Delete "
                 f"that folder, or set `{again}: true`.",
             )
-
-
-def model_known(run: Preflight) -> Iterator[Finding]:
-    """Heads, layers and experts are checked of known models only."""
-    if run.model is None:
-        yield note(
-            NAME,
-            "this model is unknown here, so its heads, layers and experts are not checked. Name a "
-            "folder with its config.json to check them.",
-        )
 
 
 def save_time(run: Preflight) -> Iterator[Finding]:
@@ -246,37 +244,57 @@ def save_period(run: Preflight) -> Iterator[Finding]:
 
 
 def end(run: Preflight) -> Iterator[Finding]:
-    """Something bounds the run: the base configs have a million steps."""
+    """Something bounds the run: the base configs have a million steps. A score needs one."""
     path = "grpo.max_num_steps"
     epochs = run["grpo.max_num_epochs"]
-    if at(run.written, path) is not None or run[path] < ENDLESS:
-        return
-    or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
-    yield note(
-        path,
-        f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it to "
-        "the steps that you want, such as 500.",
-    )
+    if at(run.written, path) is None and run[path] >= ENDLESS:
+        or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
+        yield note(
+            path,
+            f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it "
+            "to the steps that you want, such as 500.",
+        )
+    metric = run["grpo.stop_at_validation_metric"]
+    if metric and run["grpo.stop_at_validation_threshold"] is None:
+        yield error(
+            "grpo.stop_at_validation_threshold",
+            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
+            "as to 0.5.",
+        )
+    if metric == "pass_k" and (run["grpo.val_num_generations_per_prompt"] or 1) <= 1:
+        yield error(
+            "grpo.val_num_generations_per_prompt",
+            "pass_k needs several responses per prompt. Set it to 2 or more.",
+        )
 
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
-    """keep_top_k checkpoints and the one being written fit the disk."""
+    """Checkpoints and the one being written fit the disk; NeMo-RL continues from those there."""
     adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
-    if run.model is None or adapters or not run["checkpointing.enabled"]:
-        return
+    if run.model is not None and not adapters and run["checkpointing.enabled"]:
+        folder = Path(str(run[FOLDER]))
+        keep = run["checkpointing.keep_top_k"] or 1
+        optimizer = 0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER
+        needed = run.model.parameters * (WEIGHTS + optimizer) * (keep + 1)
+        there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
+        free = shutil.disk_usage(there).free
+        if needed > free:
+            say = warning if folder.is_absolute() else note
+            yield say(
+                FOLDER,
+                f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but "
+                f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
+                "`checkpointing.keep_top_k`.",
+            )
     folder = Path(str(run[FOLDER]))
-    keep = run["checkpointing.keep_top_k"] or 1
-    optimizer = 0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER
-    needed = run.model.parameters * (WEIGHTS + optimizer) * (keep + 1)
-    there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        say = warning if folder.is_absolute() else note
-        yield say(
+    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
+    if run["checkpointing.enabled"] and steps:
+        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
+    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
+        yield note(
             FOLDER,
-            f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but "
-            f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
-            "`checkpointing.keep_top_k`.",
+            "this is NeMo-RL's default folder, so the run would resume any other run there. Set "
+            "one folder per run.",
         )
 
 
@@ -294,20 +312,6 @@ def save_format(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def resumes(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL continues from whatever the folder holds."""
-    folder = Path(str(run[FOLDER]))
-    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
-    if run["checkpointing.enabled"] and steps:
-        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
-    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
-        yield note(
-            FOLDER,
-            "this is NeMo-RL's default folder, so the run would resume any other run there. Set "
-            "one folder per run.",
-        )
-
-
 def wandb(run: Preflight) -> Iterator[Finding]:
     """Weights & Biases asks for a key when nobody is there to answer."""
     mode = os.environ.get("WANDB_MODE")
@@ -317,20 +321,4 @@ def wandb(run: Preflight) -> Iterator[Finding]:
         yield warning(
             "logger.wandb_enabled",
             "W&B needs WANDB_API_KEY, which is not set. Set it, or set WANDB_MODE=offline.",
-        )
-
-
-def validation_goal(run: Preflight) -> Iterator[Finding]:
-    """Stopping at a validation score needs the score."""
-    metric = run["grpo.stop_at_validation_metric"]
-    if metric and run["grpo.stop_at_validation_threshold"] is None:
-        yield error(
-            "grpo.stop_at_validation_threshold",
-            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
-            "as to 0.5.",
-        )
-    if metric == "pass_k" and (run["grpo.val_num_generations_per_prompt"] or 1) <= 1:
-        yield error(
-            "grpo.val_num_generations_per_prompt",
-            "pass_k needs several responses per prompt. Set it to 2 or more.",
         )
