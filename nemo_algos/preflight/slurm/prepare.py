@@ -66,9 +66,14 @@ def prepare(
     step = placement.step_seconds(run)
     job, watch = placement.watched(job, run, step)
     findings += [*placement.warnings(run, job, folder, step), *([watch] if watch else [])]
-    options = batch.options(job, folder, plain)
-    script = batch.script(job, folder, plain)
-    return Submission(folder, written, script, options, batch.size(job, plain), findings)
+    return Submission(
+        folder=folder,
+        written=written,
+        script=batch.script(job, folder, plain),
+        options=batch.options(job, folder, plain),
+        size=batch.size(job, plain),
+        findings=findings,
+    )
 
 
 def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -68,6 +69,7 @@ def queued(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
     found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for line in run_command("squeue", *command).splitlines():
+        # by the separators: squeue pads by bytes, so that widths are not letters
         words = [word.strip() for word in line.split("|")][:-1]
         if len(words) != len(FIELDS):
             raise OSError(
@@ -155,7 +157,8 @@ def tail(run: Run, out: Out = OUT) -> None:
     offset = 0
     live = True
     while live:
-        live = _alive(folder)
+        with suppress(OSError):  # where Slurm does not answer a job may still write
+            live = bool(_live(folder))
         log = attempts.log(folder)
         if not (live or log):
             raise ValueError(f"{folder} has no log yet. See: nemo-algos slurm status {run}")
@@ -164,16 +167,12 @@ def tail(run: Run, out: Out = OUT) -> None:
             shown = log
             offset = max(log.stat().st_size - LAST, 0)
         for _ in range(LOOK if live else 1):
-            offset = _show(shown, offset) if shown else 0
+            if shown:
+                with shown.open("rb") as file:
+                    file.seek(offset)
+                    echo(file.read().decode(errors="replace"), nl=False)
+                    offset = file.tell()
             time.sleep(1 if live else 0)
-
-
-def _show(log: Path, offset: int) -> int:
-    """Print what was written behind the offset; the new one."""
-    with log.open("rb") as file:
-        file.seek(offset)
-        echo(file.read().decode(errors="replace"), nl=False)
-        return file.tell()
 
 
 def stop(
@@ -220,11 +219,3 @@ def _job_name(folder: Path) -> str:
 def _live(folder: Path) -> list[QueuedJob]:
     jobs = chain.from_iterable(queued([_job_name(folder)]).values())
     return [job for job in jobs if not job.ended]
-
-
-def _alive(folder: Path) -> bool:
-    """A job of the run may still write: also where Slurm does not answer."""
-    try:
-        return bool(_live(folder))
-    except OSError:
-        return True
