@@ -82,8 +82,9 @@ def judge_composed(
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)
-        before = Preflight(plain, layout(plain), None, written, algorithm, release)
-        findings += ask(CONFLICTS, before)
+        findings += ask(
+            CONFLICTS, Preflight(plain, layout(plain), None, written, algorithm, release)
+        )
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, release, seconds)

@@ -104,8 +104,7 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
 
 def _last_step(plain: Mapping[str, Any]) -> list[str]:
     """What the asynchronous trainer must have saved: it ends with status 0 after an error, too."""
-    early = at(plain, "grpo.stop_at_validation_metric")
-    named = at(plain, "grpo.async_grpo.enabled") and not early
+    named = at(plain, "grpo.async_grpo.enabled") and not at(plain, "grpo.stop_at_validation_metric")
     return [str(at(plain, "grpo.max_num_steps"))] if named else []
 
 

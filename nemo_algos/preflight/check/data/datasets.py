@@ -140,8 +140,7 @@ def _patched(
                 link = _link(rows(), len(absent))
                 absent.append(Absent(key, name(section), _error_text(error)))
                 own = {key: section[key] for key in KEPT if section.get(key) is not None}
-                usual = {"processor": "math_hf_data_processor"}
-                made = original(usual | of_rows(link, vlm) | own)
+                made = original({"processor": "math_hf_data_processor"} | of_rows(link, vlm) | own)
         except Exception as error:
             raise Broken(key, name(section), _error_text(error), section) from error
         made.val_dataset = getattr(made, "val_dataset", None)

@@ -67,8 +67,9 @@ def main(folder: Path, only: Sequence[str] = STAGES, own_rows: str = "", model: 
                 mine = [row for row in good if row.task in tasks]
                 if isinstance(judge, str) or not mine:
                     reason = judge if isinstance(judge, str) else "it has no row that can be used"
-                    what = f"`env.{name}`: {reason}, so no answer was tried."
-                    stage.unchecked(what, f"env.{name}")
+                    stage.unchecked(
+                        f"`env.{name}`: {reason}, so no answer was tried.", f"env.{name}"
+                    )
                     continue
                 few = [row for row in mine[: rewards.FEW] if row.tokens]
                 shown = [dataset_checks.render(row, tokenizer) for row in few]

@@ -79,8 +79,7 @@ def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
             f"template would write on to its limit. Add {ends[0]} to `{STOPS}`.",
             STOPS,
         )
-    model = str(config["policy"]["model_name"])
-    _compare(stage, tokenizer, str(section["name"]), model, stops)
+    _compare(stage, tokenizer, str(section["name"]), str(config["policy"]["model_name"]), stops)
     if not stage.raised:
         kind = "the bare text" if section.get("chat_template", "") is None else "a chat template"
         stage.passed(

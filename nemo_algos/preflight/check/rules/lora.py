@@ -151,8 +151,7 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
 def adapted_experts(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's refit merges adapters of linear layers alone, not Automodel's of whole experts."""
     mixture = run.model is None or run.model.experts
-    asked = _patterns(run).get("target_modules", [])
-    named = any(_matches(pattern, EXPERTS) for pattern in asked)
+    named = any(_matches(pattern, EXPERTS) for pattern in _patterns(run).get("target_modules", []))
     if mixture and named and not run.megatron and _section(run):
         say = error if run.model else warning
         yield say(
