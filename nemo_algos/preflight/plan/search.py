@@ -19,8 +19,12 @@ MICRO = "policy.train_micro_batch_size"
 DIVISOR = "policy.make_sequence_length_divisible_by"
 SCORED = "policy.logprob_batch_size"
 ENDS = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
-KEYS = {n: f"{n}_model_parallel_size" for n in ("tensor", "pipeline", "expert")}
-KEYS["context"] = "context_parallel_size"
+KEYS = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "context": "context_parallel_size",
+}
 Accepts = Callable[[Change], bool]
 
 

@@ -15,8 +15,10 @@ from nemo_algos.jsonl import replace
 from nemo_algos.preflight.slurm import attempts
 from nemo_algos.terminal import echo
 
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
-ENDED += ("PREEMPTED", "REVOKED", "TIMEOUT")
+ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 TIMEOUT = 30  # seconds in which a command of Slurm answers
 FIELDS = {  # squeue's, with their widths in bytes
     "jobid": 20,

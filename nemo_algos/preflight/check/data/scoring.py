@@ -30,9 +30,13 @@ AGENTS = {  # the file that names a port, which a raylet waits for 15 s -> the o
     "runtime_env_agent_port": "runtime-env-agent-port",
     "metrics_export_port": "metrics-export-port",
 }
-PORTS = (*AGENTS.values(), "port", "ray-client-server-port", "node-manager-port")
-PORTS += ("object-manager-port",)
-
+PORTS = (
+    *AGENTS.values(),
+    "port",
+    "ray-client-server-port",
+    "node-manager-port",
+    "object-manager-port",
+)
 BELOW_THE_SYSTEMS = range(20_000, 32_768)  # and above those of Ray's workers
 
 START = 600.0  # seconds for its processes to import what they need

@@ -17,29 +17,34 @@ SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tenso
 
 def keywords(run: Preflight) -> Iterator[Finding]:
     """A keyword leaves everything in BF16 whose name contains it, and vLLM fuses modules."""
-    for keyword in _keywords(run) if run.model else ():
-        whole = {name for _, name, parts in _parts(run) if any(keyword in part for part in parts)}
-        if cut := sorted(whole & _cut(run)):
+    words = _keywords(run) if run.model else []
+    linear = set[str]()
+    cut = set[str]()
+    for _, name, parts in _parts(run):
+        left = [any(word in part for word in words) for part in parts]
+        if any(left) and not all(left) and name != "mlp.experts":  # of which any part decides
+            cut.add(name)
+        if name != ROUTER:
+            linear |= {part.rpartition(".")[2] for part in parts}
+    for word in words:
+        whole = {name for _, name, parts in _parts(run) if any(word in part for part in parts)}
+        near = did_you_mean(word, sorted(linear))
+        if torn := sorted(whole & cut):
             yield error(
                 KEYWORDS,
-                f"{keyword} matches only some of the parts that vLLM fuses into "
-                f"{' and '.join(cut)}. vLLM would stop. Name all of its parts (as q_proj, k_proj, "
+                f"{word} matches only some of the parts that vLLM fuses into "
+                f"{' and '.join(torn)}. vLLM would stop. Name all of its parts (as q_proj, k_proj, "
                 "v_proj), or none.",
             )
         elif ROUTER in whole and len(whole) > 1:
             others = " and ".join(sorted(whole - {ROUTER}))
             yield warning(
                 KEYWORDS,
-                f"{keyword} matches the router, which is in BF16 anyway, but also {others}. Those "
+                f"{word} matches the router, which is in BF16 anyway, but also {others}. Those "
                 "layers would stay in BF16 too. Remove it, or name the layers in full.",
             )
-        found = set[str]()
-        for _, name, parts in _parts(run):
-            if name != ROUTER:
-                found |= {part.rpartition(".")[2] for part in parts}
-        near = did_you_mean(keyword, sorted(found))
-        if not whole and "did you mean" in near:  # else a module that a plain decoder has not
-            yield warning(KEYWORDS, f"no linear layer's name contains {keyword}{near}")
+        elif not whole and "did you mean" in near:  # else a module that a plain decoder has not
+            yield warning(KEYWORDS, f"no linear layer's name contains {word}{near}")
 
 
 def quantised_alike(run: Preflight) -> Iterator[Finding]:
@@ -136,17 +141,6 @@ def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
         assert run.model
         for name, parts in modules(run.model, layer).items():
             yield layer, name, [f"model.layers.{layer}.{part}" for part in parts]
-
-
-def _cut(run: Preflight) -> set[str]:
-    """Modules of which only some parts are left in BF16; of experts any part decides."""
-    words = _keywords(run)
-    cut = set[str]()
-    for _, name, parts in _parts(run):
-        left = [any(word in part for word in words) for part in parts]
-        if any(left) and not all(left) and name != "mlp.experts":
-            cut.add(name)
-    return cut
 
 
 def _left(run: Preflight) -> dict[str, int]:
