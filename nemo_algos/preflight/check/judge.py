@@ -62,8 +62,8 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if select(written, "engine") != "nemo_rl":
-        local = "this config is for the embedded engine: `train` runs it here"
-        raise ConfigError([Finding("engine", f"must be nemo_rl, and {local}")])
+        said = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
+        raise ConfigError([Finding("engine", said)])
     return judge_composed(compose(written, release), seconds)
 
 

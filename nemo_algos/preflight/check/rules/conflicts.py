@@ -30,7 +30,6 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
-RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 # NeMo-RL's estimators by the methods that compute the same
 ESTIMATORS = {"gdpo": "gdpo", "reinforce_pp_baseline": "reinforce_plus_plus"}
 PROCESSED = "processed_logprobs"
@@ -175,7 +174,7 @@ def success_readers(a: Algorithm) -> list[str]:
 def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
     """Successes are told by the rewards before they are shaped."""
     remembered = {"unit_rewards", "memory"} <= run.known.advantage_needs
-    for path in RESHAPED:
+    for path in ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled"):
         if remembered and run[path]:
             yield Finding(
                 path,

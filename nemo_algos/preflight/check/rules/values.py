@@ -147,16 +147,11 @@ def misfits(
         if not fits(schema, value):
             yield Finding(path, f"must be {expected(schema)}, got {json_like(value)}")
             continue
+        switch = schemas.get(f"{path}.enabled", {})
+        always = switch.get("type") == "boolean" and "const" not in switch
         for section in value if isinstance(value, list) else [value]:
-            enabled = schemas.get(f"{path}.enabled")
-            if isinstance(section, Mapping) and not _is_off(section, enabled):
+            if isinstance(section, Mapping) and (always or section.get("enabled") is not False):
                 yield from misfits(section, _within_section(schemas, path, section), f"{path}.")
-
-
-def _is_off(section: Mapping[Any, Any], enabled: Schema | None) -> bool:
-    """Whether a section is not enabled, and a type without the other keys is for that."""
-    always = enabled is not None and enabled.get("type") == "boolean" and "const" not in enabled
-    return section.get("enabled") is False and not always
 
 
 def _within_section(
