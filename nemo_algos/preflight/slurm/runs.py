@@ -169,12 +169,16 @@ def tail(run: Run, out: Out = OUT) -> None:
             shown = log
             offset = max(log.stat().st_size - LAST, 0)
         for _ in range(LOOK if live else 1):
-            if shown:
-                with shown.open("rb") as file:
-                    file.seek(offset)
-                    echo(file.read().decode(errors="replace"), nl=False)
-                    offset = file.tell()
+            offset = _show(shown, offset) if shown else 0
             time.sleep(1 if live else 0)
+
+
+def _show(log: Path, offset: int) -> int:
+    """Print what was written behind the offset; the new one."""
+    with log.open("rb") as file:
+        file.seek(offset)
+        echo(file.read().decode(errors="replace"), nl=False)
+        return file.tell()
 
 
 def stop(
