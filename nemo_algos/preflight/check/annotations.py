@@ -9,6 +9,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,20 +66,12 @@ class Module:
         bound = self.names.get(name)
         if isinstance(bound, ast.ImportFrom):
             original = next(a.name for a in bound.names if (a.asname or a.name) == name)
-            source = self._source(bound)
+            package = self.name if self.is_package else self.name.rpartition(".")[0]
+            source = resolve_name("." * bound.level + (bound.module or ""), package)
             if source.split(".")[0] != self.name.split(".")[0]:
                 return None
             return module(self.root, source).find(original)
         return (self, bound) if bound is not None else None
-
-    def _source(self, imported: ast.ImportFrom) -> str:
-        """The module that an import names, also where it begins with dots."""
-        if not imported.level:
-            return imported.module or ""
-        package = self.name.split(".")
-        up = imported.level - self.is_package
-        above = package[: len(package) - up]
-        return ".".join([*above, *([imported.module] if imported.module else [])])
 
 
 def parsed(file: Path) -> ast.Module:
@@ -172,14 +165,13 @@ def read(annotation: ast.AST, where: Module) -> Kind:
 def _named(name: str, where: Module) -> Kind:
     if name in PLAIN:
         return Kind(dict(PLAIN[name]))
-    found = where.find(name)
-    match found:
+    match where.find(name):
         case (owner, ast.ClassDef() as node):
             if _is_a(node, owner, ("Enum", "StrEnum", "IntEnum")):
                 values = [_literal(n.value) for n in node.body if isinstance(n, ast.Assign)]
                 return Kind(_choice(values))
-            sectional = _is_a(node, owner, ("BaseModel", "TypedDict"))
-            return Kind({"type": "object"}, (Section(owner, node),)) if sectional else Kind({})
+            if _is_a(node, owner, ("BaseModel", "TypedDict")):
+                return Kind({"type": "object"}, (Section(owner, node),))
         case (owner, ast.Assign(value=value) | ast.AnnAssign(value=ast.AST() as value)):
             return read(value, owner)
     return Kind({})
@@ -189,17 +181,24 @@ def _generic(name: str, inside: ast.expr, where: Module) -> Kind:
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
     if name in TRANSPARENT:
         return read(inside, where)
-    if name == "Optional":
-        return _union([read(inside, where), Kind({"type": "null"})])
-    if name == "Union":
-        return _union([read(part, where) for part in parts])
+    if name in ("Optional", "Union"):
+        null = [Kind({"type": "null"})] if name == "Optional" else []
+        return _union([read(part, where) for part in parts] + null)
     if name == "Literal":
         return Kind(_choice([_literal(part, where) for part in parts]))
     if name == "Annotated":
         kind = read(parts[0], where)
         for extra in parts[1:]:
             kind = kind._replace(schema=_bounded(kind.schema, extra))
-        return _discriminated(kind, parts[1:])
+        choosers = [_field_arguments(extra).get("discriminator") for extra in parts[1:]]
+        chooser = next(filter(None, choosers), None)
+        if chooser is None:
+            return kind
+        variants = {}
+        for section in kind.sections:
+            own = {name: field.schema for name, field in fields(section).items()}
+            variants[own[chooser].get("const")] = own
+        return Kind({"type": "object", "chooser": chooser, "variants": variants}, kind.sections)
     if name in ("list", "List", "Sequence"):
         one = read(parts[0], where)
         return Kind({"type": "array", "items": one.schema}, one.sections)
@@ -228,11 +227,9 @@ def any_of(schemas: Iterable[Schema]) -> Schema:
 
 def _choice(values: list[Any]) -> Schema:
     """As pydantic writes it: `const` of one value, `enum` of several, with their type if shared."""
-    types = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    kinds = {types.get(type(value)) for value in values}
     schema: Schema = {"const": values[0]} if len(values) == 1 else {"enum": values}
-    shared = kinds.pop() if len(kinds) == 1 else None
-    return schema | ({"type": shared} if shared else {})
+    kinds = {type(value).__name__ for value in values}
+    return schema | (PLAIN.get(kinds.pop(), {}) if len(kinds) == 1 else {})
 
 
 def _literal(node: ast.AST, where: Module | None = None) -> Any:
@@ -250,24 +247,15 @@ def _literal(node: ast.AST, where: Module | None = None) -> Any:
 def _bounded(schema: Schema, field: ast.AST | None) -> Schema:
     """A schema whose numbers have the bounds of a `Field(gt=0)`."""
     bounds = {BOUNDS[k]: value for k, value in _field_arguments(field).items() if k in BOUNDS}
-    if not bounds:
-        return schema
+    return narrowed(schema, bounds) if bounds else schema
+
+
+def narrowed(schema: Mapping[str, Any], bounds: Mapping[str, Any]) -> Schema:
+    """The schema, whose numbers have these bounds too."""
     if "anyOf" in schema:
-        return {"anyOf": [_bounded(one, field) for one in schema["anyOf"]]}
-    return schema | bounds if schema.get("type") in ("integer", "number") else schema
-
-
-def _discriminated(kind: Kind, extras: list[ast.expr]) -> Kind:
-    """With the keys of each section by the value of the key that chooses among them."""
-    choosers = [_field_arguments(extra).get("discriminator") for extra in extras]
-    chooser = next(filter(None, choosers), None)
-    if chooser is None:
-        return kind
-    variants = {}
-    for section in kind.sections:
-        own = {name: field.schema for name, field in fields(section).items()}
-        variants[own[chooser].get("const")] = own
-    return Kind({"type": "object", "chooser": chooser, "variants": variants}, kind.sections)
+        return {"anyOf": [narrowed(one, bounds) for one in schema["anyOf"]]}
+    numbers = schema.get("type") in ("integer", "number")
+    return {**schema, **bounds} if numbers else {**schema}
 
 
 def _default(value: ast.AST | None, where: Module) -> Schema:
@@ -275,9 +263,7 @@ def _default(value: ast.AST | None, where: Module) -> Schema:
     given = value
     if isinstance(value, ast.Call):
         given = next((k.value for k in value.keywords if k.arg == "default"), None)
-    if given is None:
-        return {}
-    found = _literal(given, where)
+    found = _literal(given, where) if given is not None else None
     return {} if found is None else {"default": found}
 
 

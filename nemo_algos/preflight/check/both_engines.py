@@ -20,10 +20,9 @@ NOT_IN_A_PROJECT = "/\\#?%:"  # what W&B refuses in a project's name
 def group_of_one(run: AnyRun) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
     a = run.algorithm
-    key = GROUP
-    if run[key] == 1 and not (a and "memory" in a.advantage_needs):
+    if run[GROUP] == 1 and not (a and "memory" in a.advantage_needs):
         yield error(
-            key,
+            GROUP,
             "a group of 1 response has no advantage, so nothing would be learned. Set it to 8 or "
             "more.",
         )
@@ -31,12 +30,11 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
 
 def tracked_project(run: AnyRun) -> Iterator[Finding]:
     """W&B takes the name of the project."""
-    path = "logger.wandb.project"
-    project = str(run[path] or "")
+    project = str(run["logger.wandb.project"] or "")
     odd = [letter for letter in NOT_IN_A_PROJECT if letter in project]
     if run["logger.wandb_enabled"] and odd:
         yield error(
-            path,
+            "logger.wandb.project",
             f"W&B refuses {' '.join(odd)} in a project's name, after the model has loaded. Write "
             "another name; a team's is `logger.wandb.entity`.",
         )
@@ -48,9 +46,8 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
     apart: whether the sampler's log-probs are others, so that a ratio to them is not 1.
     """
     a = run.algorithm
-    key = GLOBAL
     responses = run[PROMPTS] * run[GROUP]
-    one = responses == run[key] and run["grpo.num_update_epochs"] in (1, None)
+    one = responses == run[GLOBAL] and run["grpo.num_update_epochs"] in (1, None)
     if a is None or not one or (a.correction.bypass_mode and apart):
         return
     left = on_policy_objective(a)
@@ -66,7 +63,7 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
     idle = f" The ratio terms of {' and '.join(lost)} have no effect." if lost else ""
     say = warning if lost else note
     yield say(
-        key,
+        GLOBAL,
         f"{responses} responses make one update per step. With the trainer's old policy every "
         f"ratio is then 1, and {a.name} is {left}.{idle} {cure}",
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, did_you_mean, evaluating, resolve
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, evaluating, resolve
 from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, base_name
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.release import Release, is_grpo, purpose
@@ -42,67 +42,46 @@ def compose(written: DictConfig, release: Release) -> Composed:
     Raises ConfigError where NeMo-RL has no such config, or the two do not go together, or an
     interpolation cannot be resolved.
     """
-    _register_resolvers()
+    with warnings.catch_warnings():
+        # omegaconf 2.4 renames it, to a name with another meaning in 2.3
+        warnings.simplefilter("ignore")
+        for resolver, function in RESOLVERS.items():
+            if not OmegaConf.has_resolver(resolver):
+                OmegaConf.register_new_resolver(resolver, function)
     own: Any = OmegaConf.to_container(written)
     name = base_name(own)
-    base, tree = _base(name, release)
-    others = {k: v for k, v in own.items() if k not in OURS}
-    unknown = unknown_keys(others, base, release)
+    base = release.configs.get(name)
+    if base is None:
+        said = (
+            f"{name} is not below examples/configs of {release.name}"
+            f"{did_you_mean(name, sorted(release.configs))}"
+        )
+        raise ConfigError([Finding("nemo_rl.config", said)])
+    if not is_grpo(base):
+        said = (
+            f"{name} is a config for {purpose(base)}, but methods here need a GRPO trainer. Use a "
+            f"config with a grpo section, such as {DEFAULT}."
+        )
+        raise ConfigError([Finding("nemo_rl.config", said)])
+    tree = release.tree(name)
+    unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release)
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):
-        raise ConfigError(
-            [
-                *unknown,
-                Finding(
-                    "method", f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
-                ),
-            ]
-        )
+        said = f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
+        raise ConfigError([*unknown, Finding("method", said)])
     replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
     kept = {k: v for k, v in own.items() if k not in replaced}
     wrong = [*_misplaced(kept, base, release.declared, name)]
     for finding in wrong:
-        _cut(own, finding.path)
+        above, _, key = finding.path.rpartition(".")
+        del (at(own, above) if above else own)[key]
     try:
         plain = resolve(_merged(tree, own, replaced))
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     named = {str(k): v for k, v in own.items()}
     return Composed(plain, named, base, tree, [*unknown, *wrong], release)
-
-
-def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
-    """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
-    if name not in release.configs:
-        near = did_you_mean(name, sorted(release.configs))
-        raise ConfigError(
-            [
-                Finding(
-                    "nemo_rl.config",
-                    f"{name} is not below examples/configs of {release.name}{near}",
-                )
-            ]
-        )
-    base = release.configs[name]
-    if not is_grpo(base):
-        raise ConfigError(
-            [
-                Finding(
-                    "nemo_rl.config",
-                    f"{name} is a config for {purpose(base)}, but methods here need a GRPO "
-                    f"trainer. Use a config with a grpo section, such as {DEFAULT}.",
-                )
-            ]
-        )
-    return base, release.tree(name)
-
-
-def _cut(section: dict[str, Any], path: str) -> None:
-    *above, key = path.split(".")
-    for name in above:
-        section = section[name]
-    del section[key]
 
 
 def _misplaced(
@@ -116,14 +95,15 @@ def _misplaced(
     for key, value in own.items():
         like = base.get(key)
         path = f"{above}{key}"
-        section = isinstance(like, Mapping) or path in _sections(declared)
+        # a text with an interpolation may stand for anything
+        plain = "${" not in value if isinstance(value, str) else value is not None
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _misplaced(value, like, declared, name, f"{path}.")
         elif {type(like), type(value)} == {dict, list}:
             kind = "section" if isinstance(like, Mapping) else "list"
             yield Finding(path, f"must be a {kind}, as in {name}, got {value!r}")
-        elif (value is not None and not isinstance(value, (Mapping, list, str))) or _text(value):
-            if section:
+        elif plain and not isinstance(value, (Mapping, list)):
+            if isinstance(like, Mapping) or path in _sections(declared):
                 yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
             elif isinstance(like, list):
                 yield Finding(path, f"must be a list, got {value!r}")
@@ -134,11 +114,6 @@ def _sections(declared: frozenset[str]) -> set[str]:
     """The paths that have others below them."""
     above = (path.split(".")[:-1] for path in declared)
     return {".".join(names[:i]) for names in above for i in range(1, len(names) + 1)}
-
-
-def _text(value: Any) -> bool:
-    """A text that is no interpolation, which may stand for anything."""
-    return isinstance(value, str) and "${" not in value
 
 
 def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> Iterator[Finding]:
@@ -156,25 +131,14 @@ def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> 
             )
 
 
-def _register_resolvers() -> None:
-    with warnings.catch_warnings():
-        # omegaconf 2.4 renames it, to a name with another meaning in 2.3
-        warnings.simplefilter("ignore")
-        for name in RESOLVERS:
-            if not OmegaConf.has_resolver(name):
-                OmegaConf.register_new_resolver(name, RESOLVERS[name])
-
-
 def _merged(base: DictConfig, own: Mapping[str, Any], replaced: Set[str]) -> DictConfig:
     """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
     merged: Any = pickle.loads(pickle.dumps(base))  # a copy in a third of deepcopy's time
     for key in replaced:
         merged.pop(key, None)
-    over = {k: _without_switch(v) if k in replaced else v for k, v in own.items()}
+    over = dict(own)
+    for key in replaced:
+        over[key] = {k: v for k, v in own[key].items() if k != "_override_"}
     with evaluating():
         OmegaConf.unsafe_merge(merged, OmegaConf.create(over))  # `merge_with` copies what it takes
     return merged
-
-
-def _without_switch(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key != "_override_"}

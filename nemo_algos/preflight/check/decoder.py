@@ -14,7 +14,7 @@ class Attention:
     """Grouped-query attention; with `latent_kv` multi-head latent attention (MLA)."""
 
     heads: int
-    groups: int
+    groups: int  # of keys and values
     size: int  # of a query's and a key's head; MLA: without the rotary part
     value_size: int
     query_key_norm: bool = False
@@ -88,21 +88,6 @@ class Model(BaseModel):
     encoders: int = 0
 
     @property
-    def num_hidden_layers(self) -> int:
-        """Layers of the decoder."""
-        return len(self.layers)
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Heads of the queries."""
-        return self.attention.heads
-
-    @property
-    def kv_heads(self) -> int:
-        """Query groups of the attention."""
-        return self.attention.groups
-
-    @property
     def experts(self) -> int:
         """Routed experts of a layer; 0 of a dense model."""
         return self.mixture.number if self.mixture else 0
@@ -114,15 +99,10 @@ class Model(BaseModel):
         return (2 + self.gated) * (e.latent or self.hidden_size) * e.features if e else 0
 
     @property
-    def moe_layers(self) -> int:
-        """Layers with experts."""
-        return self.having("E")
-
-    @property
     def active_parameters(self) -> int:
         """Those that a token meets, its row of the embedding counted as the whole."""
         unmet = self.mixture.number - self.mixture.chosen if self.mixture else 0
-        return self.parameters - self.encoders - self.moe_layers * unmet * self.expert
+        return self.parameters - self.encoders - self.having("E") * unmet * self.expert
 
     def having(self, part: str) -> int:
         """Layers with this part."""
@@ -136,24 +116,17 @@ def modules(model: Model, layer: int) -> Parts:
     """
     if model.model_type not in PLAIN:
         return {}
-    mixture = "E" in model.layers[layer]
-    return _attention(model) | (_experts(model) if mixture else _gated("mlp"))
-
-
-def _attention(model: Model) -> Parts:
     latent = "kv_a_proj_with_mqa"
     names = ["qkv_proj", "o_proj"]
-    if model.attention.latent_kv:
-        query = (
-            ["fused_qkv_a_proj", "q_b_proj"] if model.attention.latent_query else ["q_proj", latent]
-        )
-        names = [*query, "kv_b_proj", "o_proj"]
+    if model.attention.latent_query:
+        names = ["fused_qkv_a_proj", "q_b_proj", "kv_b_proj", "o_proj"]
+    elif model.attention.latent_kv:
+        names = ["q_proj", latent, "kv_b_proj", "o_proj"]
     fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "fused_qkv_a_proj": ["q_a_proj", latent]}
-    parts = dict[str, tuple[str, ...]]()
+    parts: Parts = {}
     for name in names:
-        own = fused.get(name, [name])
-        parts[f"self_attn.{name}"] = tuple(f"self_attn.{part}" for part in own)
-    return parts
+        parts[f"self_attn.{name}"] = tuple(f"self_attn.{part}" for part in fused.get(name, [name]))
+    return parts | (_experts(model) if "E" in model.layers[layer] else _gated("mlp"))
 
 
 def _gated(name: str) -> Parts:

@@ -62,15 +62,8 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if select(written, "engine") != "nemo_rl":
-        raise ConfigError(
-            [
-                Finding(
-                    "engine",
-                    "must be nemo_rl, and this config is for the embedded engine: `train` runs it "
-                    "here",
-                )
-            ]
-        )
+        said = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
+        raise ConfigError([Finding("engine", said)])
     return judge_composed(compose(written, release), seconds)
 
 
@@ -89,8 +82,9 @@ def judge_composed(
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)
-        before = Preflight(plain, layout(plain), None, written, algorithm, release)
-        findings += ask(CONFLICTS, before)
+        findings += ask(
+            CONFLICTS, Preflight(plain, layout(plain), None, written, algorithm, release)
+        )
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, release, seconds)

@@ -1,6 +1,6 @@
 """Which keys NeMo-RL's config has: those of its example configs and of its types."""
 
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from typing import Any
 
@@ -44,26 +44,25 @@ def unknown_keys(
     newer one may have them, or where another of its configs has them.
     """
     known = _known(written, base, release)
-    unknown = _unknown(written, base, known, release)
-    findings = [Finding(path, EMBEDDED[path]) for path in unknown if path in EMBEDDED]
-    for path in [path for path in unknown if path not in EMBEDDED]:
+    findings = list[Finding]()
+    for path in _unknown(written, base, known, release):
         near = _near(path, known)
         example = _examples(release).get(path)
-        if example is not None:
-            findings.append(
-                Finding(
-                    path,
-                    f"NeMo-RL's types lack it, and only configs such as its {example} have it. "
-                    "Make sure it is read.",
-                    severity="warning",
-                )
+        severity = "warning"
+        if path in EMBEDDED:
+            said = EMBEDDED[path]
+            severity = "error"
+        elif example is not None:
+            said = (
+                f"NeMo-RL's types lack it, and only configs such as its {example} have it. "
+                "Make sure it is read."
             )
         elif release.root is not None:
-            findings.append(Finding(path, f"unknown key of NeMo-RL{near}"))
+            said = f"unknown key of NeMo-RL{near}"
+            severity = "error"
         else:
-            findings.append(
-                Finding(path, f"{release.name} has no such key{near}. {OTHERS}", severity="warning")
-            )
+            said = f"{release.name} has no such key{near}. {OTHERS}"
+        findings.append(Finding(path, said, severity=severity))
     return findings
 
 
@@ -89,17 +88,18 @@ def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release)
 def _unknown(
     written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str], release: Release
 ) -> list[str]:
-    sampler = _sampler(base, written)
-    closed = _closed(written, _vlm(written, base), sampler, release.environments)
-    paths = dict.fromkeys(_paths(closed))
+    paths = dict.fromkeys(_paths(_closed(written, base, release)))
     found = {path for path in paths if path not in known and not _open(path, known)}
     return [path for path in paths if path in found and path.rpartition(".")[0] not in found]
 
 
 def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> set[str]:
     known = {*_paths(base), *UNDECLARED, *release.declared, *OURS, *AMONG}
-    known |= {*_of_data_and_env(release)}
     known |= {f"{section}._override_" for section in base}
+    known |= {f"data.{split}.{key}" for split in SPLITS for key in release.data_set_keys}
+    known |= {f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments)}
+    for name in release.environments:
+        known |= {f"env.{name}.{key}" for key in _environment(release, name)}
     if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name
         keys = _environment(release, "vlm")
         for section in (base.get("env"), written.get("env")):
@@ -115,22 +115,10 @@ def _vlm(*configs: Mapping[Any, Any]) -> bool:
 def _near(path: str, known: Set[str]) -> str:
     """As did_you_mean; in a small section among its own keys alone, which are named if none is."""
     section, _, key = path.rpartition(".")
-    beside = list[str]()
-    for name in known:
-        above, _, last = name.rpartition(".")
-        if above == section:
-            beside.append(last)
-    beside.sort()
+    parts = [name.rpartition(".") for name in known]
+    beside = sorted(last for above, _, last in parts if above == section)
     few = section and 0 < len(beside) <= FEW
     return did_you_mean(key, beside) if few else did_you_mean(path, sorted(known))
-
-
-def _of_data_and_env(release: Release) -> Iterator[str]:
-    for split in SPLITS:
-        yield from (f"data.{split}.{key}" for key in release.data_set_keys)
-    yield from (f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments))
-    for name in release.environments:
-        yield from (f"env.{name}.{key}" for key in _environment(release, name))
 
 
 def _environment(release: Release, name: str) -> list[str]:
@@ -141,51 +129,43 @@ def _environment(release: Release, name: str) -> list[str]:
     return keys
 
 
-def _sampler(*configs: Mapping[Any, Any]) -> Any:
-    """The single controller's, as the last config that names one does."""
-    named = [at(config, "async_rl.sampler.name") for config in configs]
-    return next((name for name in reversed(named) if name is not None), None)
-
-
 def _closed(
-    written: Mapping[Any, Any], vlm: bool, sampler: Any, environments: Container[str]
+    written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release
 ) -> dict[Any, Any]:
     """Without what is free: data sets, environments and a sampler of one's own classes."""
-    data, env = (written.get(name) for name in ("data", "env"))
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
+    data = written.get("data")
     if isinstance(data, Mapping):
         usual = data.get("default")
         sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
         closed["data"] = sets
+    env = written.get("env")
     if isinstance(env, Mapping):
-        closed["env"] = {
-            k: v for k, v in env.items() if not _own_environment(k, v, vlm, environments)
-        }
+        vlm = _vlm(written, base)
+        closed["env"] = {}
+        for name, section in env.items():
+            own = isinstance(section, Mapping) and name not in release.environments
+            # of a VLM run only what is meant as a verifier of ours, which own_rewards refuses
+            if not own or (vlm and "verifier" not in section):
+                closed["env"][name] = section
     controller = written.get("async_rl")
-    if sampler == "custom" and isinstance(controller, Mapping):
+    named = at(written, "async_rl.sampler.name") or at(base, "async_rl.sampler.name")
+    if named == "custom" and isinstance(controller, Mapping):
         closed["async_rl"] = {k: v for k, v in controller.items() if k != "sampler"}
     return closed
 
 
 def _of_nemo_rl(data_sets: Any, usual: Any) -> Any:
-    """A data set, or those of a list, whose class is NeMo-RL's."""
+    """A data set, or those of a list, whose class is NeMo-RL's.
+
+    Another's is named by its path (`NuminaMath-1.5` is none).
+    """
     if isinstance(data_sets, list):
         return [_of_nemo_rl(one, usual) for one in data_sets]
     both = [section for section in (usual, data_sets) if isinstance(section, Mapping)]
     names = [str(section["dataset_name"]) for section in both if section.get("dataset_name")]
-    return {} if names and _own_class(names[-1]) else data_sets
-
-
-def _own_class(name: str) -> bool:
-    """Whether it is a class's path, as NeMo-RL takes it (`NuminaMath-1.5` is not)."""
-    return "." in name and all(part.isidentifier() for part in name.split("."))
-
-
-def _own_environment(name: Any, section: Any, vlm: bool, environments: Container[str]) -> bool:
-    """Of a VLM run only what is meant as a verifier of ours, which own_rewards refuses."""
-    if not isinstance(section, Mapping) or name in environments:
-        return False
-    return not vlm or "verifier" in section
+    parts = names[-1].split(".") if names else []
+    return {} if len(parts) > 1 and all(part.isidentifier() for part in parts) else data_sets
 
 
 def _open(path: str, known: Set[str]) -> bool:

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,18 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         values = json.loads(Path(path).read_text())
         if not isinstance(values, dict):
             raise ValueError(f"{path} must contain a JSON object of key: value pairs")
-        return _build({**over, **_override(values, over)}, path)
+        return _built(json.dumps({**over, **_override(values, over)}), path)
     if name not in table():
-        name = _relative(name)
+        # a model of the same weights' shape, another only in how it was trained: the one of the
+        # most positions, which a later release may have extended
+        alike = [known for known in table() if TRAINED.sub("", known) == TRAINED.sub("", name)]
+        if not alike:
+            near = did_you_mean(name, sorted(table()))
+            raise ValueError(
+                f"Model {name} is unknown{near}. Get it by `hf download {name} {FILE}`, or name a "
+                f"folder with its {FILE}."
+            )
+        name = max(alike, key=lambda known: table()[known].max_position_embeddings)
     if not over:
         return table()[name]
     values = configs()[name]
@@ -65,34 +74,26 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         facts = table()[name].model_dump()
         facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
         return validate(Model, facts, "policy.hf_config_overrides")
-    return _build(changed, name)
+    return _built(json.dumps(changed), name)
 
 
 def _cached(name: str) -> str:
     """The path of a model's config.json in the hub's cache; it need not be there."""
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
-    folder = Path(hub).expanduser() / f"models--{name.replace('/', '--')}"
+    folder = hub() / f"models--{name.replace('/', '--')}"
     try:
         return str(folder / "snapshots" / (folder / "refs" / "main").read_text().strip() / FILE)
     except (OSError, ValueError):
         return ""
 
 
-def _relative(name: str) -> str:
-    """The table's model of the same weights' shape: another only in how it was trained.
+def home() -> Path:
+    """Hugging Face's folder of the user."""
+    return Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
 
-    The one of the most positions, which a later release may have extended. Raises ValueError where
-    there is none.
-    """
-    alike = [known for known in table() if TRAINED.sub("", known) == TRAINED.sub("", name)]
-    if not alike:
-        near = did_you_mean(name, sorted(table()))
-        raise ValueError(
-            f"Model {name} is unknown{near}. Get it by `hf download {name} {FILE}`, or name a "
-            f"folder with its {FILE}."
-        )
-    return max(alike, key=lambda known: table()[known].max_position_embeddings)
+
+def hub() -> Path:
+    """Where its hub is cached."""
+    return Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
 
 
 def _override(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,10 +115,6 @@ def _of_shape() -> set[str]:
         for section in (config, *filter(_sections, config.values())):
             named |= {key for key, value in section.items() if not _sections(value)}
     return named
-
-
-def _build(values: Mapping[str, Any], where: str) -> Model:
-    return _built(json.dumps(values), where)
 
 
 @functools.cache  # `plan` asks `check` about many layouts of one model
@@ -150,8 +147,15 @@ def _network_of(values: Mapping[str, Any], where: str) -> Any:
         ) from None
     transformers.logging.set_verbosity_error()
     try:
+        # the architecture's own class, which is also of families under another model_type
+        kind = getattr(transformers, (values.get("architectures") or [""])[0], None)
+        if kind is None:
+            config = transformers.AutoConfig.for_model(**values)
+            kind = _class(type(config), transformers)
+        else:
+            config = kind.config_class.from_dict(dict(values))
         with torch.device("meta"):
-            return _class(values, transformers)._from_config(_config(values, transformers))
+            return kind._from_config(config)
     except Exception as problem:
         said = " ".join(str(problem).split())[:300]
         raise ValueError(
@@ -161,19 +165,8 @@ def _network_of(values: Mapping[str, Any], where: str) -> Any:
         ) from None
 
 
-def _config(values: Mapping[str, Any], transformers: Any) -> Any:
-    """Of the architecture's own class, which is also of families under another model_type."""
-    name = (values.get("architectures") or [""])[0]
-    if known := getattr(transformers, name, None):
-        return known.config_class.from_dict(dict(values))
-    return transformers.AutoConfig.for_model(**values)
-
-
-def _class(values: Mapping[str, Any], transformers: Any) -> Any:
-    name = (values.get("architectures") or [""])[0]
-    if known := getattr(transformers, name, None):
-        return known
-    config = type(_config(values, transformers))
+def _class(config: type, transformers: Any) -> Any:
+    """The model of a config."""
     for auto in (transformers.AutoModelForImageTextToText, transformers.AutoModelForCausalLM):
         if config in auto._model_mapping:
             return auto._model_mapping[config]
@@ -187,14 +180,16 @@ def _read(built: Any) -> Model:
     kinds = [dict(_parts(layer)) for layer in layers]
     first = {part: m for kind in reversed(kinds) for part, m in kind.items()}
     windows = _windows(config, len(kinds))
+    names = ["".join(sorted(kind, key="M*E-".index)) for kind in kinds]
+    pairs = zip(names, windows, strict=True)
+    norms = [name for name, m in layers[0].named_children() if not _matrices(m)]
     gated = any("gate_" in name for part in "E-" for name in _names(first.get(part)))
     head = built.get_output_embeddings().weight
     attention = first["*"]
-    tied = head is built.get_input_embeddings().weight
     inside = {*decoder.parameters(), head}
     return Model(
         model_type=config.model_type,
-        layers=tuple(_named(kind, window) for kind, window in zip(kinds, windows, strict=True)),
+        layers=tuple(name.replace("*", "W") if window else name for name, window in pairs),
         hidden_size=config.hidden_size,
         intermediate_size=_matrices(first["-"]) // _width(config, gated) if "-" in first else 0,
         vocab_size=head.shape[0],
@@ -204,10 +199,10 @@ def _read(built: Any) -> Model:
         mamba=_mamba(first["M"]) if "M" in first else None,
         window=max(windows),
         gated=gated,
-        tied=tied,
-        bias=_has_bias(attention, "o_proj", "c_proj", "dense"),
-        query_bias=_has_bias(attention, "q_proj", "qkv_proj", "c_attn", "query_key_value"),
-        norm_vectors=2 if _has_bias(layers[0], *_norms(layers[0])) else 1,
+        tied=head is built.get_input_embeddings().weight,
+        bias=_has_bias(attention, ("o_proj", "c_proj", "dense")),
+        query_bias=_has_bias(attention, ("q_proj", "qkv_proj", "c_attn", "query_key_value")),
+        norm_vectors=2 if _has_bias(layers[0], norms) else 1,
         parameters=_count(built),
         encoders=_count(built) - sum(p.numel() for p in inside),
     )
@@ -225,11 +220,6 @@ def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
             yield "*", module
         elif _matrices(module):
             yield "-", module
-
-
-def _named(kind: Mapping[str, Any], window: int) -> str:
-    name = "".join(sorted(kind, key="M*E-".index))
-    return name.replace("*", "W") if window else name
 
 
 def _windows(config: Any, layers: int) -> list[int]:
@@ -298,11 +288,7 @@ def _width(config: Any, gated: bool) -> int:
     return (2 + gated) * config.hidden_size
 
 
-def _norms(layer: Any) -> list[str]:
-    return [name for name, m in layer.named_children() if not _matrices(m)]
-
-
-def _has_bias(module: Any, *names: str) -> bool:
+def _has_bias(module: Any, names: Iterable[str]) -> bool:
     found = (getattr(module, name, None) for name in names)
     return any(getattr(m, "bias", None) is not None for m in found)
 

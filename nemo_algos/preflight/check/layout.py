@@ -64,9 +64,6 @@ class Layout(NamedTuple):
         return self.generation_gpus // (self.generation_tensor * self.generation_pipeline)
 
 
-STALENESS = "max_staleness_versions"
-
-
 @dataclass(frozen=True)
 class Run:
     """A resolved NeMo-RL config, `run["cluster.num_nodes"]`, and what follows from it."""
@@ -114,7 +111,9 @@ class Run:
     def staleness(self) -> int:
         """How many updates older than the policy that is trained a sampler may be."""
         if self.controlled:
-            key = "max_lookahead_versions" if self.sampler == "in_order" else STALENESS
+            key = (
+                "max_lookahead_versions" if self.sampler == "in_order" else "max_staleness_versions"
+            )
             found = self[f"async_rl.sampler.{key}"]
         elif self["grpo.async_grpo.enabled"]:
             found = self["grpo.async_grpo.max_trajectory_age_steps"]
@@ -142,7 +141,18 @@ def layout(plain: Mapping[str, Any]) -> Layout:
     nodes = at(plain, "cluster.num_nodes")
     per_node = at(plain, "cluster.gpus_per_node")
     colocated = at(plain, "policy.generation.colocated.enabled") is not False
-    train, generation = _shares(plain, nodes, per_node, colocated)
+    # as NeMo-RL's grpo.setup divides them
+    shared = nodes - _teacher_nodes(plain)
+    train = generation = shared * per_node
+    resources = at(plain, "policy.generation.colocated.resources") or {}
+    own = resources.get("gpus_per_node") or 0
+    if not colocated and shared == 1:
+        train = per_node - own
+        generation = own
+    elif not colocated:
+        apart = resources.get("num_nodes") or 0
+        train = (shared - apart) * per_node
+        generation = apart * (own or per_node)
     inside = at(plain, "policy.generation.backend") == "megatron"
     engine = at(plain, MCORE if inside else VLLM) or {}
     size = "{}_model_parallel_size" if inside else "{}_parallel_size"
@@ -163,21 +173,6 @@ def layout(plain: Mapping[str, Any]) -> Layout:
         generation_pipeline=engine.get(size.format("pipeline")) or 1,
         generation_expert=engine.get(size.format("expert")) or 1,
     )
-
-
-def _shares(
-    plain: Mapping[str, Any], nodes: int, per_node: int, colocated: bool
-) -> tuple[int, int]:
-    """GPUs that train and GPUs that generate, as NeMo-RL's grpo.setup divides them."""
-    nodes -= _teacher_nodes(plain)
-    if colocated:
-        return nodes * per_node, nodes * per_node
-    resources = at(plain, "policy.generation.colocated.resources") or {}
-    own = resources.get("gpus_per_node") or 0
-    if nodes == 1:
-        return per_node - own, own
-    apart = resources.get("num_nodes") or 0
-    return (nodes - apart) * per_node, apart * (own or per_node)
 
 
 def _teacher_nodes(plain: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ import json
 import lzma
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -150,7 +150,12 @@ def find(named: str = "") -> Release:
     home = os.environ.get("NEMO_RL_HOME", "")
     for source, folder in {"--nemo-rl": named, "$NEMO_RL_HOME": home}.items():
         if folder and not is_checkout(Path(folder)):
-            raise ValueError(f"{source} {folder}: {_how_to_get(folder)}")
+            version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", folder)  # taken for a folder
+            branch = f" --branch v{version[1]}" if version else ""
+            raise ValueError(
+                f"{source} {folder}: this is not a folder with a NeMo-RL checkout. Get one, and "
+                f"name its folder: {CLONE.format(branch)}"
+            )
         if folder:
             return read(Path(folder).resolve())
     installed = importlib.util.find_spec("nemo_rl")
@@ -159,16 +164,6 @@ def find(named: str = "") -> Release:
         if is_checkout(root):
             return read(root)
     return read(Path.cwd()) if is_checkout(Path.cwd()) else shipped()
-
-
-def _how_to_get(named: str) -> str:
-    """What to do about something that is no checkout; a name of a version is taken for one."""
-    version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", named)
-    branch = f" --branch v{version[1]}" if version else ""
-    return (
-        "this is not a folder with a NeMo-RL checkout. Get one, and name its folder: "
-        f"{CLONE.format(branch)}"
-    )
 
 
 def is_checkout(root: Path) -> bool:
@@ -193,13 +188,14 @@ def shipped() -> Release:
 @cache
 def read(root: Path) -> Release:
     """The checkout in a folder, in half a second; its configs and facts when they are asked for."""
+    files = config_files(root)
     return Release(
         name=_name(root),
         schema=schemas(root, TYPES, OF_CONTROLLER),
-        configs=_Configs(root),
+        configs=_Lazy(files, lambda name: _composed(files[name])),
         environments=_environments(root),
         data_set_keys=frozenset(_data_set_keys(root)),
-        facts=_Facts(root),
+        facts=_Lazy(FACTS, lambda fact: _holds(root, fact)),
         engine=_engine(root),
         root=root,
     )
@@ -220,10 +216,8 @@ def _engine(root: Path) -> Engine:
 
 def engine_arguments(vllm: Path) -> frozenset[str]:
     """The arguments of the engine of a vLLM package, read as text; none where there is no file."""
-    file = vllm / "engine" / "arg_utils.py"
-    if not file.is_file():
-        return frozenset()
-    classes = (node for node in ast.parse(_text(file)).body if isinstance(node, ast.ClassDef))
+    tree = ast.parse(_text(vllm / "engine" / "arg_utils.py"))
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
     fields = [line for one in classes if one.name in ENGINE_TYPES for line in one.body]
     named = (line.target for line in fields if isinstance(line, ast.AnnAssign))
     return frozenset(target.id for target in named if isinstance(target, ast.Name))
@@ -231,9 +225,8 @@ def engine_arguments(vllm: Path) -> frozenset[str]:
 
 def _name(root: Path) -> str:
     """Its version, and its commit where it is a clone: git's files are read, git is not asked."""
-    info = root / "nemo_rl" / "package_info.py"
-    text = info.read_text(encoding="utf-8") if info.is_file() else ""
-    numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE)
+    info = _text(root / "nemo_rl" / "package_info.py")
+    numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", info, re.MULTILINE)
     version = f"NeMo-RL {'.'.join(numbers) or f'in {root}'}"
     commit = _commit(root)
     return f"{version} at commit {commit[:9]}" if commit else version
@@ -261,51 +254,35 @@ def _text(file: Path) -> str:
 class _Lazy(Mapping[str, Any]):
     """Values that are made when they are asked for, and kept."""
 
-    def __init__(self, root: Path, names: list[str]) -> None:
-        self.root = root
-        self.names = names
-        self.made: dict[str, Any] = {}
+    def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
+        self.made: dict[str, Any] = dict.fromkeys(names)
+        self.make = make
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.names:
-            raise KeyError(name)
-        if name not in self.made:
+        if self.made[name] is None:
             self.made[name] = self.make(name)
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.made)
 
     def __len__(self) -> int:
-        return len(self.names)
-
-    def make(self, name: str) -> Any:
-        """The value of a name."""
-        raise NotImplementedError
+        return len(self.made)
 
 
-class _Configs(_Lazy):
-    """NeMo-RL's configs by name below examples/configs; others by name below examples."""
-
-    def __init__(self, root: Path) -> None:
-        self.files = config_files(root)
-        super().__init__(root, list(self.files))
-
-    def make(self, name: str) -> dict[str, Any]:
-        """The config with those that it goes over, interpolations as written."""
-        try:
-            plain: Any = OmegaConf.to_container(inherited(self.files[name]))
-        except RecursionError:
-            raise ValueError(f"{self.files[name]} goes over itself by `defaults`.") from None
-        return plain
+def _composed(file: Path) -> Any:
+    """A config with those that it goes over, interpolations as written."""
+    try:
+        return OmegaConf.to_container(inherited(file))
+    except RecursionError:
+        raise ValueError(f"{file} goes over itself by `defaults`.") from None
 
 
 def config_files(root: Path) -> dict[str, Path]:
     """The YAML files below examples, by the name that `nemo_rl.config` has for them."""
     found = {}
     for file in sorted((root / "examples").rglob("*.yaml")):
-        within = file.is_relative_to(_examples(root))
-        above = _examples(root) if within else root / "examples"
+        above = _examples(root) if file.is_relative_to(_examples(root)) else root / "examples"
         found[str(file.relative_to(above))] = file
     return found
 
@@ -372,30 +349,12 @@ def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
 
 def _data_set_keys(root: Path) -> Iterator[str]:
     """What the constructors of NeMo-RL's data sets name: the keys of a data set's section."""
-    package = root / "nemo_rl" / "data" / "datasets" / "response_datasets"
-    for file in sorted(package.glob("*.py")):
+    for file in sorted((root / "nemo_rl" / "data" / "datasets" / "response_datasets").glob("*.py")):
         classes = [n for n in parsed(file).body if isinstance(n, ast.ClassDef)]
         for node in (method for kind in classes for method in kind.body):
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 named = (a.arg for a in [*node.args.args[1:], *node.args.kwonlyargs])
                 yield from (name for name in named if name not in GIVEN)
-
-
-class _Facts(_Lazy):
-    """Which of FACTS hold of a checkout."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, list(FACTS))
-
-    def make(self, name: str) -> bool:
-        """Whether it holds; not where the code that would show it is absent."""
-        if name in CODE:
-            return _has_code(self.root, *CODE[name])
-        if name in FUNCTIONS:
-            return _function(self.root, FUNCTIONS[name]) is not None
-        if name in PARAMETERS:
-            return _has_parameter(self.root, *PARAMETERS[name])
-        return _controller_reads(self.root, name.removeprefix(READS))
 
 
 READS = "the single controller reads "
@@ -408,51 +367,44 @@ def _function(root: Path, where: str) -> ast.AST | None:
     return bound[1] if bound else None
 
 
-def _has_code(root: Path, where: str, code: str) -> bool:
-    """Whether a function has a statement, whatever an assertion in it says."""
-    wanted = _without_message(ast.parse(code).body[0])
+def _holds(root: Path, fact: str) -> bool:
+    """Whether one of FACTS holds of a checkout; not where the code that would show it is absent."""
+    if fact in FUNCTIONS:
+        return _function(root, FUNCTIONS[fact]) is not None
+    if fact in PARAMETERS:
+        where, parameter = PARAMETERS[fact]
+        match _function(root, where):
+            case ast.FunctionDef(args=ast.arguments(args=args, kwonlyargs=named)):
+                return parameter in [a.arg for a in [*args, *named]]
+        return False
+    if fact not in CODE:  # the single controller's code reads a key other than to refuse it
+        return any(_reads(tree, fact.rpartition(".")[2]) for tree in _controller(root))
+    where, code = CODE[fact]
     function = _function(root, where)
+    wanted = _without_message(ast.parse(code).body[0])
     nodes = ast.walk(function) if function is not None else ()
-    return any(isinstance(n, type(wanted)) and _same(n, wanted) for n in nodes)
-
-
-def _same(node: ast.AST, wanted: ast.AST) -> bool:
-    return ast.dump(_without_message(node)) == ast.dump(wanted)
+    alike = (_without_message(node) for node in nodes if isinstance(node, type(wanted)))
+    return any(ast.dump(node) == ast.dump(wanted) for node in alike)
 
 
 def _without_message(node: ast.AST) -> ast.AST:
+    """A statement, whatever an assertion says."""
     return ast.Assert(test=node.test) if isinstance(node, ast.Assert) else node
-
-
-def _has_parameter(root: Path, where: str, parameter: str) -> bool:
-    function = _function(root, where)
-    if not isinstance(function, ast.FunctionDef):
-        return False
-    return parameter in [a.arg for a in [*function.args.args, *function.args.kwonlyargs]]
-
-
-def _controller_reads(root: Path, key: str) -> bool:
-    """Whether the single controller's code reads a key other than to refuse it."""
-    name = key.rpartition(".")[2]
-    return any(_reads(tree, name) for tree in _controller(root))
 
 
 @cache
 def _controller(root: Path) -> list[ast.AST]:
     algorithms = root / "nemo_rl" / "algorithms"
-    files = [
-        algorithms / "single_controller.py",
-        *(algorithms.glob("single_controller_utils/*.py")),
-    ]
-    return [parsed(file) for file in files if file.is_file()]
+    files = algorithms.glob("single_controller_utils/*.py")
+    several = [algorithms / "single_controller.py", *files]
+    return [parsed(file) for file in several if file.is_file()]
 
 
 def _reads(node: ast.AST, name: str) -> bool:
     refuses = isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for n in node.body)
     if refuses or isinstance(node, ast.Assert):
         return False
-    if isinstance(node, ast.Attribute) and node.attr == name:
-        return True
-    if isinstance(node, ast.Subscript) and getattr(node.slice, "value", None) == name:
-        return True
+    match node:
+        case ast.Attribute(attr=key) | ast.Subscript(slice=ast.Constant(value=key)) if key == name:
+            return True
     return any(_reads(child, name) for child in ast.iter_child_nodes(node))

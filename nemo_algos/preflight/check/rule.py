@@ -25,6 +25,13 @@ Rule = Callable[[Any], Iterator[Finding]]
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
+def errors(*cases: tuple[Any, str, str]) -> Iterator[Finding]:
+    """Of cases (whether it is wrong, the key, what is said) those that are wrong."""
+    for wrong, key, message in cases:
+        if wrong:
+            yield error(key, message)
+
+
 def divisors(number: int) -> list[int]:
     """The divisors of a whole number, but for pairs that are both above 10000."""
     low = [d for d in range(1, min(isqrt(max(number, 0)), 10_000) + 1) if number % d == 0]

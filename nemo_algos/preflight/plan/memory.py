@@ -266,7 +266,7 @@ def weight_bytes(run: Setup, met: float = 1.0) -> float:
     """Of an engine's GPU, with this share of the experts; EP beyond TP spreads experts further."""
     m = run.model
     p = run.layout
-    experts = m.moe_layers * m.experts * m.expert
+    experts = m.having("E") * m.experts * m.expert
     ranks = p.generation_tensor * p.generation_pipeline
     wider = max(1.0, p.generation_expert / p.generation_tensor)
     each = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
@@ -286,7 +286,7 @@ def sequence_bytes(run: Setup, tokens: float) -> float:
     m = run.model
     p = run.layout
     number = 1 if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8") else 2
-    split = 1 if m.attention.latent_kv else min(p.generation_tensor, m.kv_heads)
+    split = 1 if m.attention.latent_kv else min(p.generation_tensor, m.attention.groups)
     seen = m.having("*") * tokens + m.having("W") * min(tokens, m.window)
     states = m.having("M") * m.mamba.cached / p.generation_tensor if m.mamba else 0.0
     return (number * m.attention.cached * seen / split + states) / p.generation_pipeline

@@ -69,6 +69,10 @@ def training(run: Setup) -> Training:
     each = run["policy.train_global_batch_size"] / max(1, p.data)
     stages = 2 * p.pipeline  # more micro-batches hold no more than these
     fused = run.backend("bias_activation_fusion") is not False
+    # float32 logits, their softmax and their gradient; in chunks, the first and last
+    chunked = run["policy.logprob_chunk_size"]
+    logits = 2 if chunked and run.backend("defer_fp32_logits") else 4
+    most = 0 if run.backend("use_fused_linear_logprobs") else logits + 4 + (0 if chunked else 4)
     return Training(
         network=network(run.model, _stages(run), fused),
         parallel=Parallel(
@@ -84,7 +88,12 @@ def training(run: Setup) -> Training:
         micro_batch=sequences,
         micro_batches=max(1, min(stages, round(each / sequences))),
         states=_states(run),
-        kernels=_kernels(run),
+        kernels=Kernels(
+            attention="flash",
+            linear_input=1 if run.backend("fp8_cfg.enabled") else 2,
+            logits=(most, 0),
+            workspace=OUTSIDE,
+        ),
         recompute=_recompute(run),
     )
 
@@ -110,7 +119,7 @@ def trainable(run: Setup) -> float:
             m = run.model
             rank = run[f"{path}.dim"] or 8
             ends = 4 * 2 * m.hidden_size + 3 * (m.hidden_size + m.intermediate_size)
-            return rank * ends * m.num_hidden_layers / m.parameters
+            return rank * ends * len(m.layers) / m.parameters
     return 1.0
 
 
@@ -135,22 +144,9 @@ def _states(run: Setup) -> States:
     )
 
 
-def _kernels(run: Setup) -> Kernels:
-    """NeMo-RL's float32 logits, their softmax and their gradient; in chunks, the first and last."""
-    chunked = run["policy.logprob_chunk_size"]
-    logits = 2 if chunked and run.backend("defer_fp32_logits") else 4
-    most = 0 if run.backend("use_fused_linear_logprobs") else logits + 4 + (0 if chunked else 4)
-    return Kernels(
-        attention="flash",
-        linear_input=1 if run.backend("fp8_cfg.enabled") else 2,
-        logits=(most, 0),
-        workspace=OUTSIDE,
-    )
-
-
 def _recompute(run: Setup) -> Recompute:
     if not run.backend("activation_checkpointing"):
         return Recompute()
     if run.backend("recompute_granularity") == "selective":
         return Recompute(modules=frozenset(run.backend("recompute_modules") or ["core_attn"]))
-    return Recompute(layers=run.model.num_hidden_layers)
+    return Recompute(layers=len(run.model.layers))

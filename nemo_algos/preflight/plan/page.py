@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console, RenderableType
@@ -29,27 +28,26 @@ def _figure(plans: list[Plan]) -> Markup:
     """Bars of training's components, the range of their sum, and the GPU's memory."""
     size = (9, 1.6 + 0.35 * len(plans))
     with canvas(size, constrained_layout=True) as (figure, axes):
-        _bars(axes, plans)
+        names = list(dict.fromkeys(name for p in plans for name in p.training))
+        rows = range(len(plans))
+        starts = [0.0] * len(plans)
+        for i, name in enumerate(names):
+            widths = [p.training.get(name, 0.0) / GB for p in plans]
+            axes.barh(rows, widths, left=starts, label=name, color=COLORS[i % len(COLORS)])
+            starts = [a + b for a, b in zip(starts, widths, strict=True)]
+        share = measured_errors()["peak"]["nine_of_ten"]
+        ranges = [
+            [x * share / (1 + share) for x in starts],
+            [x * share / (1 - share) for x in starts],
+        ]
+        axes.errorbar(starts, rows, xerr=ranges, fmt="none", color="#333333", capsize=2)
+        memory = plans[0].run.gpu
+        axes.axvline(memory.memory / GB, color="#333333", linestyle="--")
+        axes.set_yticks(
+            rows, ["as configured", *(f"{p.run.layout.nodes} nodes, {sizes(p)}" for p in plans[1:])]
+        )
+        axes.invert_yaxis()
+        axes.set_xlabel("GB on a GPU")
+        axes.set_title(f"Training memory; dashed: {memory.name}")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
         return Markup(svg(figure))
-
-
-def _bars(axes: Any, plans: list[Plan]) -> None:
-    names = list(dict.fromkeys(name for p in plans for name in p.training))
-    rows = range(len(plans))
-    starts = [0.0] * len(plans)
-    for i, name in enumerate(names):
-        widths = [p.training.get(name, 0.0) / GB for p in plans]
-        axes.barh(rows, widths, left=starts, label=name, color=COLORS[i % len(COLORS)])
-        starts = [a + b for a, b in zip(starts, widths, strict=True)]
-    share = measured_errors()["peak"]["nine_of_ten"]
-    ranges = [[x * share / (1 + share) for x in starts], [x * share / (1 - share) for x in starts]]
-    axes.errorbar(starts, rows, xerr=ranges, fmt="none", color="#333333", capsize=2)
-    memory = plans[0].run.gpu
-    axes.axvline(memory.memory / GB, color="#333333", linestyle="--")
-    axes.set_yticks(
-        rows, ["as configured", *(f"{p.run.layout.nodes} nodes, {sizes(p)}" for p in plans[1:])]
-    )
-    axes.invert_yaxis()
-    axes.set_xlabel("GB on a GPU")
-    axes.set_title(f"Training memory; dashed: {memory.name}")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

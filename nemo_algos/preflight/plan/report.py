@@ -8,7 +8,6 @@ import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -117,46 +116,6 @@ def tables(
         f"TP {lay.tensor}, PP {lay.pipeline}, CP {lay.context}, EP {lay.expert}, DP {lay.data}; "
         f"generation TP {lay.generation_tensor} on {lay.generation_gpus} GPUs"
     )
-    yield _bytes(p)
-    yield _seconds(p)
-    yield _lengths(p, ends)
-    yield _errors()
-    yield _target(p, sums)
-    yield _verdict(p, change)
-
-
-def comparison(p: Plan, found: dict[str, float], sums: dict[str, float]) -> list[RenderableType]:
-    """Planned seconds beside a run's own, and what the rest of it takes by these."""
-    table = _table("seconds of a step", "planned", "measured")
-    for name, seconds in planned_parts(p).items():
-        table.add_row(name, f"{seconds:.0f}", f"{found[name]:.0f}")
-    return [table, f"by the measured steps, {_target(p, sums)}"]
-
-
-def _target(p: Plan, sums: dict[str, float]) -> str:
-    hours = sums["seconds"] / 3600
-    lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
-    cost = f", which cost {sums['price']:,.0f}" if "price" in sums else ""
-    return (
-        f"{sums['steps']:,} of {p.steps:,} steps: {sums['tokens'] / 1e9:.2f}B tokens, {lasting}, "
-        f"{sums['gpu_hours']:,.0f} GPU-hours{cost}{_whole(p, sums)}"
-    )
-
-
-def _whole(p: Plan, sums: dict[str, float]) -> str:
-    """What the run takes to its own end, where the sums stop before."""
-    if sums["steps"] >= p.steps:
-        return ""
-    share = p.steps / sums["steps"]
-    cost = f", which cost {share * sums['price']:,.0f}" if "price" in sums else ""
-    return (
-        f". To its end it takes {share * sums['seconds'] / 86400:,.1f} days and "
-        f"{share * sums['gpu_hours']:,.0f} GPU-hours{cost}: `grpo.max_num_steps` sets "
-        "the end, unless `grpo.max_num_epochs` comes first."
-    )
-
-
-def _bytes(p: Plan) -> Table:
     parts = {
         "training": p.training,
         "log-probs": p.log_probs,
@@ -173,10 +132,7 @@ def _bytes(p: Plan) -> Table:
     memory = f"{p.run.gpu.memory / GB:.0f}"
     table.add_row("of", memory, memory, memory, "")
     table.add_row()
-    return table
-
-
-def _seconds(p: Plan) -> Table:
+    yield table
     table = _table("seconds of a step", "")
     for name, seconds in p.phases.items():
         if seconds:
@@ -185,7 +141,44 @@ def _seconds(p: Plan) -> Table:
     table.add_row(together, f"{p.step_seconds:.0f}", style="bold")
     table.add_row("90 % range", _range(p.step_seconds, "time"))
     table.add_row()
-    return table
+    yield table
+    yield _lengths(p, ends)
+    peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
+    yield (
+        f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
+        f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
+        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
+    )
+    yield _target(p, sums)
+    yield _verdict(p, change)
+
+
+def comparison(p: Plan, found: dict[str, float], sums: dict[str, float]) -> list[RenderableType]:
+    """Planned seconds beside a run's own, and what the rest of it takes by these."""
+    table = _table("seconds of a step", "planned", "measured")
+    for name, seconds in planned_parts(p).items():
+        table.add_row(name, f"{seconds:.0f}", f"{found[name]:.0f}")
+    return [table, f"by the measured steps, {_target(p, sums)}"]
+
+
+def _target(p: Plan, sums: dict[str, float]) -> str:
+    """What the run takes so far, and to its own end where the sums stop before."""
+    hours = sums["seconds"] / 3600
+    lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
+    cost = ", which cost {:,.0f}" if "price" in sums else ""
+    price = sums.get("price", 0.0)
+    text = (
+        f"{sums['steps']:,} of {p.steps:,} steps: {sums['tokens'] / 1e9:.2f}B tokens, {lasting}, "
+        f"{sums['gpu_hours']:,.0f} GPU-hours{cost.format(price)}"
+    )
+    share = p.steps / sums["steps"]
+    if share <= 1:
+        return text
+    return (
+        f"{text}. To its end it takes {share * sums['seconds'] / 86400:,.1f} days and "
+        f"{share * sums['gpu_hours']:,.0f} GPU-hours{cost.format(share * price)}: "
+        "`grpo.max_num_steps` sets the end, unless `grpo.max_num_epochs` comes first."
+    )
 
 
 def _lengths(p: Plan, ends: dict[float, float]) -> str:
@@ -200,15 +193,6 @@ def _lengths(p: Plan, ends: dict[float, float]) -> str:
     return f"{text} Without --mean-tokens the mean is a guess: a step takes {both}."
 
 
-def _errors() -> str:
-    peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
-    return (
-        f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
-        f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
-        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
-    )
-
-
 def _verdict(p: Plan, change: Change | None) -> str:
     problems = [] if p.trains else ["training does not fit the GPU"]
     if not p.generates:
@@ -219,7 +203,7 @@ def _verdict(p: Plan, change: Change | None) -> str:
             f"[green]fits[/green]{close}; an engine's cache holds {p.cached_sequences:.0f} "
             "sequences of full length"
         )
-    keys = " ".join(f"{k}={override_value(v)}" for k, v in (change or {}).items())
+    keys = " ".join(f"{k}={json.dumps(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"
 
@@ -254,10 +238,5 @@ def ranking(
             *([f"{hours * price:,.2f}"] if price else []),
         )
     yield table
-    keys = " ".join(f"{k}={override_value(v)}" for k, v in found[0].change.items())
+    keys = " ".join(f"{k}={json.dumps(v)}" for k, v in found[0].change.items())
     yield f"{on}, the first: {keys or 'as configured'}"
-
-
-def override_value(value: Any) -> str:
-    """A value as an override has it."""
-    return json.dumps(value)

@@ -7,10 +7,10 @@ from operator import attrgetter
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.check.rules.generation import splits_heads
 from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, of, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup
 
@@ -19,8 +19,12 @@ MICRO = "policy.train_micro_batch_size"
 DIVISOR = "policy.make_sequence_length_divisible_by"
 SCORED = "policy.logprob_batch_size"
 ENDS = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
-KEYS = {n: f"{n}_model_parallel_size" for n in ("tensor", "pipeline", "expert")}
-KEYS["context"] = "context_parallel_size"
+KEYS = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "context": "context_parallel_size",
+}
 Accepts = Callable[[Change], bool]
 
 
@@ -83,25 +87,18 @@ def possible(run: Setup) -> bool:
     """Whether the sizes of the groups divide what they divide."""
     m = run.model
     p = run.layout
-    heads = _splits(m, p.tensor) and _splits(m, p.generation_tensor)
+    heads = splits_heads(m, p.tensor) and splits_heads(m, p.generation_tensor)
     ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
     experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)
     batch = p.data > 0 and run["policy.train_global_batch_size"] % p.data == 0
     engines = p.generation_gpus % (p.generation_tensor * p.generation_pipeline) == 0
-    return heads and ranks and experts and batch and engines and p.pipeline <= m.num_hidden_layers
-
-
-def _splits(model: Model, ranks: int) -> bool:
-    """Whether query heads divide over the ranks, and key-value heads do or are copied."""
-    groups = model.kv_heads
-    return model.num_attention_heads % ranks == 0 and max(ranks, groups) % min(ranks, groups) == 0
+    return heads and ranks and experts and batch and engines and p.pipeline <= len(m.layers)
 
 
 def remedy(p: Plan, accepts: Accepts) -> Change | None:
     """The cheapest change that makes it fit; None where none is needed or none helps."""
     change: Change = {}
-    wanted = {"trains": _training_changes, "generates": _generation_changes}
-    for name, candidates in wanted.items():
+    for name, candidates in {"trains": _training_changes, "generates": _generation_changes}.items():
         if getattr(p, name):
             continue
         found = _cheapest(p, attrgetter(name), list(candidates(p)), accepts)
@@ -124,16 +121,15 @@ def _cheapest(
             if (other := _with(p, change)) and fits(other) and accepts(change):
                 yield other, change
 
+    def cost(pair: tuple[Plan, Change]) -> tuple[bool, float]:
+        lay = pair[0].run.layout
+        return lay.generation_tensor > lay.gpus_per_node, pair[0].step_seconds
+
     alone = list(fitting(candidates))
     if alone:
-        return min(alone, key=lambda pair: (_spans(pair[0]), pair[0].step_seconds))[1]
+        return min(alone, key=cost)[1]
     together = list(itertools.accumulate(candidates, lambda a, b: a | b))
     return next((change for _, change in fitting(together)), None)
-
-
-def _spans(p: Plan) -> bool:
-    lay = p.run.layout
-    return lay.generation_tensor > lay.gpus_per_node
 
 
 def resized(run: Setup, **sizes: int) -> Change:
@@ -145,7 +141,7 @@ def resized(run: Setup, **sizes: int) -> Change:
         wanted[f"{MEGATRON}.sequence_parallel"] = now.tensor > 1
         wanted[SCORED] = run[MICRO] if now.tensor >= 4 else run[SCORED]
     if now.pipeline != was.pipeline:
-        split = ends(run.model.num_hidden_layers, now.pipeline)
+        split = ends(len(run.model.layers), now.pipeline)
         wanted |= dict(zip(ENDS, split, strict=True))
     cut = (2 * now.context if now.context > 1 else 1) * now.tensor
     wanted[DIVISOR] = lcm(run[DIVISOR] or 1, cut)

@@ -97,7 +97,7 @@ def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     hosts = max(1.0, p.generation_tensor / p.gpus_per_node)
     hop = BETWEEN if nvlink_domain(run) == p.gpus_per_node else RACK
     each = (REDUCING + hop * log2(hosts)) * (p.generation_tensor > 1)
-    reducing = 2 * run.model.num_hidden_layers * each
+    reducing = 2 * len(run.model.layers) * each
     return read / (READING * run.gpu.bandwidth) + reducing + LAUNCHING
 
 
@@ -187,7 +187,7 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
         "reference log-probs": compared * forward,
         "training": trained,
         "optimizer on the host": updating(run),
-        "refit": REFIT_LAYER * run.model.num_hidden_layers + 2 * run.model.parameters / REFIT,
+        "refit": REFIT_LAYER * len(run.model.layers) + 2 * run.model.parameters / REFIT,
         "offloading": 2 * left / OFFLOADING,
         "fixed": FIXED + SAMPLE * run.rollouts,
     }

@@ -175,16 +175,12 @@ def mlp(net: Network, p: Parallel) -> Held:
 
 def experts(net: Network, p: Parallel) -> Held:
     """A mixture's norm, router, latent projections, shared expert and its share of the experts."""
-    e = _of(net)
+    assert net.experts is not None, "a layer E belongs to a network with experts"
+    e = net.experts
     h = net.hidden
     each = _mlp(net, e.latent or h, e.features / p.expert_tensor)
     outside = h * e.number + 2 * h * e.latent + _mlp(net, h, e.shared / p.tensor)
     return Held(outside, e.number / p.expert * each, net.norm_vectors * h)
-
-
-def _of(net: Network) -> Experts:
-    assert net.experts is not None, "a layer E belongs to a network with experts"
-    return net.experts
 
 
 def mamba(net: Network, p: Parallel) -> Held:

@@ -75,14 +75,10 @@ def gpu_hours(run: Path, running: bool) -> float:
             elif running and not after:
                 end = time.time()
             else:
-                end = _last_word(run, line)
+                log = run / "logs" / f"{line.attempt}-logs" / "ray-driver.log"
+                end = max(log.stat().st_mtime, line.time) if log.exists() else line.time
             spent += (end - line.time) * line.nodes * line.gpus
     return spent / 3600
-
-
-def _last_word(run: Path, line: Noted) -> float:
-    log = run / "logs" / f"{line.attempt}-logs" / "ray-driver.log"
-    return max(log.stat().st_mtime, line.time) if log.exists() else line.time
 
 
 def newest(run: Path, pattern: str) -> list[Path]:
@@ -100,9 +96,14 @@ def progress(run: Path) -> str:
     """The step begun last, the age of the driver's last line, and the step saved last."""
     logs = newest(run, DRIVER)
     began = next((step for log in logs for step in _steps(log)[-1:]), "-")
-    ago = f" (last line {_age(logs[0])} ago)" if logs and not (run / "finished").exists() else ""
-    end = ", finished" if (run / "finished").exists() else ""
-    return f"step {began}{ago}, saved {last_saved_step(_checkpoints(run / 'job.sh'))}{end}"
+    saved = f"saved {last_saved_step(_checkpoints(run / 'job.sh'))}"
+    if (run / "finished").exists():
+        return f"step {began}, {saved}, finished"
+    if not logs:
+        return f"step {began}, {saved}"
+    age = max(time.time() - logs[0].stat().st_mtime, 0)
+    ago = f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"
+    return f"step {began} (last line {ago} ago), {saved}"
 
 
 def _checkpoints(script: Path) -> Path:
@@ -125,21 +126,15 @@ def _steps(log: Path) -> list[str]:
     return [f"{step} of {steps}" for step, steps in STEP.findall(text)]
 
 
-def _age(log: Path) -> str:
-    seconds = max(time.time() - log.stat().st_mtime, 0)
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
 def end(run: Path, state: str) -> str:
     """How the last attempt ended; `state` is Slurm's, for one that job.sh did not see end."""
     what = next((line.what for line in reversed(read_attempts(run))), "start")
     if what == "start":
         return f"Slurm reports {state}" if state else "Slurm has no record of how it ended"
-    logs = newest(run, DRIVER if what == "failed" else BATCH)
-    return f"{ENDS[what]}{_last_line(logs[0]) if logs and what != 'finished' else ''}"
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    words = [line.strip() for line in lines if not OTHERS.match(line.strip())]
-    return f"; {log.name}: {words[-1]}" if words else ""
+    said = ENDS[what]
+    for log in newest(run, DRIVER if what == "failed" else BATCH)[:1]:
+        lines = (line.strip() for line in log.read_text(errors="replace").splitlines())
+        words = [line for line in lines if not OTHERS.match(line)]
+        if words and what != "finished":
+            said += f"; {log.name}: {words[-1]}"
+    return said

@@ -71,8 +71,7 @@ def job_name(folder: Path) -> str:
 def mounts(job: Job, folder: Path) -> list[str]:
     """The checkout, the program and the run's folder, at their own paths in the container."""
     program = ROOT if job.program.is_relative_to(ROOT) else job.program.parent
-    own = dict.fromkeys([ROOT, folder, program])
-    return [*(f"{path}:{path}" for path in own), *job.mounts]
+    return [*(f"{path}:{path}" for path in dict.fromkeys([ROOT, folder, program])), *job.mounts]
 
 
 def checkpoints(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
@@ -105,10 +104,8 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
 
 def _last_step(plain: Mapping[str, Any]) -> list[str]:
     """What the asynchronous trainer must have saved: it ends with status 0 after an error, too."""
-    early = at(plain, "grpo.stop_at_validation_metric")
-    if not at(plain, "grpo.async_grpo.enabled") or early:
-        return []
-    return [str(at(plain, "grpo.max_num_steps"))]
+    named = at(plain, "grpo.async_grpo.enabled") and not at(plain, "grpo.stop_at_validation_metric")
+    return [str(at(plain, "grpo.max_num_steps"))] if named else []
 
 
 def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:

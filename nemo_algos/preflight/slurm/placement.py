@@ -134,8 +134,8 @@ def _nodes(partition: str) -> list[Nodes]:
     """Of the partition, or the default one; none where no Slurm is to be asked."""
     if not shutil.which("sinfo"):
         return []
-    chosen = [f"--partition={partition}"] if partition else []
-    command = ["sinfo", "--noheader", "--format=%P %l %G", *chosen]
+    command = ["sinfo", "--noheader", "--format=%P %l %G"]
+    command += [f"--partition={partition}"] if partition else []
     try:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -144,15 +144,10 @@ def _nodes(partition: str) -> list[Nodes]:
     own = [part for part in parts if partition or part[0].endswith("*")]
     counts = r"gpu:(?:[^\s:,(]+:)?(\d+)"
     return [
-        Nodes(int(n), _limit(limit))
+        Nodes(int(n), inf if limit in ("infinite", "n/a") else batch.seconds(limit))
         for _, limit, gres in own
         for n in re.findall(counts, gres) or [0]
     ]
-
-
-def _limit(text: str) -> float:
-    """Seconds of a partition's limit, as sinfo writes it."""
-    return inf if text in ("infinite", "n/a") else batch.seconds(text)
 
 
 def step_seconds(run: Preflight) -> float:
@@ -198,14 +193,13 @@ def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Fi
             "if nodes have more.",
         )
     yield from batch.caches(batch.mounts(job, folder))
-    limit = batch.seconds(job.time)
     if step > job.margin:
         yield warning(
             "--margin",
             f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f} (plan), "
             "so the last step would be lost. Choose more.",
         )
-    if step > limit - job.margin:
+    if step > batch.seconds(job.time) - job.margin:
         yield warning(
             "--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit. Choose more."
         )

@@ -49,8 +49,7 @@ def prepare(
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
-    there = is_checkout(job.nemo_rl)
-    release = read_checkout(job.nemo_rl) if there else shipped()
+    release = read_checkout(job.nemo_rl) if is_checkout(job.nemo_rl) else shipped()
     if wrong := [*rules.problems(job, folder), *few]:
         try:
             refuse(judge(apply_overrides(read(config), overrides), release)[1])
@@ -67,9 +66,14 @@ def prepare(
     step = placement.step_seconds(run)
     job, watch = placement.watched(job, run, step)
     findings += [*placement.warnings(run, job, folder, step), *([watch] if watch else [])]
-    options = batch.options(job, folder, plain)
-    script = batch.script(job, folder, plain)
-    return Submission(folder, written, script, options, batch.size(job, plain), findings)
+    return Submission(
+        folder=folder,
+        written=written,
+        script=batch.script(job, folder, plain),
+        options=batch.options(job, folder, plain),
+        size=batch.size(job, plain),
+        findings=findings,
+    )
 
 
 def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:

@@ -65,26 +65,12 @@ def refusal(option: str) -> str:
     """Why not, and what to write instead; empty for one that a run survives."""
     name, _, value = option.removeprefix("--").partition("=")
     ours = next((o for o in OURS if name and o.startswith(name)), "")  # sbatch completes it
-    return "" if ours == "dependency" and _keeps_singleton(value) else OURS.get(ours, "")
-
-
-def _keeps_singleton(dependency: str) -> bool:
-    """Among others that all must hold: Slurm takes `?` between dependencies for an or."""
-    return "singleton" in dependency.split(",") and "?" not in dependency
+    # among others that all must hold: Slurm takes `?` between dependencies for an or
+    kept = ours == "dependency" and "singleton" in value.split(",") and "?" not in value
+    return "" if kept else OURS.get(ours, "")
 
 
 def problems(job: Job, folder: Path) -> Iterator[Finding]:
-    yield from _shapes(job, folder)
-    yield from _missing(job)
-    yield from _times(job)
-    yield from _mounts(job)
-    above = next(path for path in (folder, *folder.parents) if path.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        yield Finding("--out", f"{above} is not a writable folder. Choose another.")
-
-
-def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
-    """Whatever a shell, sbatch or pyxis would take apart."""
     values = {f"--{name}": value for name, value in job._asdict().items()}
     values |= {"--sbatch": job.options, "--checkout": job.nemo_rl, "--out": folder}
     values |= {"checkout": ROOT}
@@ -96,6 +82,36 @@ def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
     for option in job.options:
         if hint := refusal(option):
             yield Finding("--sbatch", f"{option!r}: {hint}")
+    yield from _missing(job)
+    minutes = job.margin // 60
+    if not 1 <= minutes <= LONGEST:
+        yield Finding("--margin", f"must be 1 to {LONGEST} minutes, got {minutes}")
+    try:
+        if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
+            yield Finding("--margin", f"{minutes} minutes must be less than --time")
+        if job.stalled and job.stalled >= batch.seconds(job.time):
+            yield Finding(
+                "--stalled",
+                f"{job.stalled // 60} minutes without a step are not within --time {job.time}, so "
+                "a job would never be found to hang. Choose less.",
+            )
+    except ValueError as error:
+        yield Finding("--time", str(error))
+    for mount in job.mounts:
+        source, target = (*mount.split(":"), "")[:2]
+        if not re.fullmatch(SHAPES["--mounts"][0], mount):
+            continue
+        if not source.startswith("/") or not target.startswith("/"):
+            yield Finding("--mounts", f"must be absolute paths HOST:CONTAINER, got {mount}")
+        elif not os.path.normpath(target).strip("/"):
+            yield Finding(
+                "--mounts", f"{mount} would hide the container's files. Mount to a folder below /."
+            )
+        elif not Path(source).exists():
+            yield Finding("--mounts", f"{mount}: {source} not found on this machine")
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        yield Finding("--out", f"{above} is not a writable folder. Choose another.")
 
 
 def _missing(job: Job) -> Iterator[Finding]:
@@ -104,7 +120,14 @@ def _missing(job: Job) -> Iterator[Finding]:
     if not job.image:
         yield Finding("--image", "it is missing. Name NeMo-RL's container image, or a .sqsh file.")
     elif not Path(job.image).is_file():
-        yield from _image(job.image)
+        registry, slash, name = re.sub(r"^\w+://", "", job.image).partition("/")
+        if job.image.startswith(("/", ".")) or job.image.endswith(".sqsh"):
+            yield Finding("--image", f"file {job.image} not found")
+        elif slash and "#" not in registry and re.search(r"[.:]", registry):
+            yield Finding(
+                "--image",
+                f"pyxis needs # after the registry, got {job.image}. Write {registry}#{name}.",
+            )
     if not (job.nemo_rl / "ray.sub").is_file():
         yield Finding(
             "--checkout",
@@ -120,46 +143,3 @@ def _missing(job: Job) -> Iterator[Finding]:
         yield Finding("", reason)
     elif not job.program.is_file():
         yield Finding("--program", f"file {job.program} not found")
-
-
-def _image(image: str) -> Iterator[Finding]:
-    """A file that is not there, or a name that pyxis would look for on Docker's hub."""
-    registry, slash, name = re.sub(r"^\w+://", "", image).partition("/")
-    if image.startswith(("/", ".")) or image.endswith(".sqsh"):
-        yield Finding("--image", f"file {image} not found")
-    elif slash and "#" not in registry and re.search(r"[.:]", registry):
-        yield Finding(
-            "--image", f"pyxis needs # after the registry, got {image}. Write {registry}#{name}."
-        )
-
-
-def _times(job: Job) -> Iterator[Finding]:
-    minutes = job.margin // 60
-    if not 1 <= minutes <= LONGEST:
-        yield Finding("--margin", f"must be 1 to {LONGEST} minutes, got {minutes}")
-    try:
-        if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
-            yield Finding("--margin", f"{minutes} minutes must be less than --time")
-        if job.stalled and job.stalled >= batch.seconds(job.time):
-            yield Finding(
-                "--stalled",
-                f"{job.stalled // 60} minutes without a step are not within --time {job.time}, so "
-                "a job would never be found to hang. Choose less.",
-            )
-    except ValueError as error:
-        yield Finding("--time", str(error))
-
-
-def _mounts(job: Job) -> Iterator[Finding]:
-    for mount in job.mounts:
-        source, target = (*mount.split(":"), "")[:2]
-        if not re.fullmatch(SHAPES["--mounts"][0], mount):
-            continue
-        if not source.startswith("/") or not target.startswith("/"):
-            yield Finding("--mounts", f"must be absolute paths HOST:CONTAINER, got {mount}")
-        elif not os.path.normpath(target).strip("/"):
-            yield Finding(
-                "--mounts", f"{mount} would hide the container's files. Mount to a folder below /."
-            )
-        elif not Path(source).exists():
-            yield Finding("--mounts", f"{mount}: {source} not found on this machine")

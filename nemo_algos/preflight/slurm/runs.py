@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -14,8 +15,10 @@ from nemo_algos.jsonl import replace
 from nemo_algos.preflight.slurm import attempts
 from nemo_algos.terminal import echo
 
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
-ENDED += ("PREEMPTED", "REVOKED", "TIMEOUT")
+ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 TIMEOUT = 30  # seconds in which a command of Slurm answers
 FIELDS = {  # squeue's, with their widths in bytes
     "jobid": 20,
@@ -68,20 +71,16 @@ def queued(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
     found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for line in run_command("squeue", *command).splitlines():
-        job = QueuedJob(*_words(line))
+        # by the separators: squeue pads by bytes, so that widths are not letters
+        words = [word.strip() for word in line.split("|")][:-1]
+        if len(words) != len(FIELDS):
+            raise OSError(
+                f"squeue: {line.strip()!r} cannot be read: this version of Slurm does not separate "
+                "the fields of --Format"
+            )
+        job = QueuedJob(*words)
         found[job.name].append(job)
     return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
-
-
-def _words(line: str) -> list[str]:
-    """Of a line, by the separators: squeue pads by bytes, so that widths are not letters."""
-    words = [word.strip() for word in line.split("|")][:-1]
-    if len(words) != len(FIELDS):
-        raise OSError(
-            f"squeue: {line.strip()!r} cannot be read: this version of Slurm does not separate "
-            "the fields of --Format"
-        )
-    return words
 
 
 def past_states(names: Iterable[str]) -> dict[str, str]:
@@ -160,7 +159,8 @@ def tail(run: Run, out: Out = OUT) -> None:
     offset = 0
     live = True
     while live:
-        live = _alive(folder)
+        with suppress(OSError):  # where Slurm does not answer a job may still write
+            live = bool(_live(folder))
         log = attempts.log(folder)
         if not (live or log):
             raise ValueError(f"{folder} has no log yet. See: nemo-algos slurm status {run}")
@@ -225,11 +225,3 @@ def _job_name(folder: Path) -> str:
 def _live(folder: Path) -> list[QueuedJob]:
     jobs = chain.from_iterable(queued([_job_name(folder)]).values())
     return [job for job in jobs if not job.ended]
-
-
-def _alive(folder: Path) -> bool:
-    """A job of the run may still write: also where Slurm does not answer."""
-    try:
-        return bool(_live(folder))
-    except OSError:
-        return True

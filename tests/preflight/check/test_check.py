@@ -39,7 +39,7 @@ NEWER = {
     "checkpointing.save_data_plane": {"type": "boolean", "default": False},
 }
 NEW = dataclasses.replace(MAIN, schema=MAIN.schema | NEWER)
-OTHERS = {"old_quantisation": OLD, "advantage_workers": NEW, "kept_rollouts": NEW}
+OTHERS = {"old_quantisation": OLD, "signals": NEW}
 PARTS = {"local.yaml"}  # to inherit from, without a method
 CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
 CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
@@ -112,7 +112,7 @@ def test_seven_ranks_divide_no_step_of_512():
 OF_ALL = ("values", "method", "fp8", "one_backend", "updates", "own_rewards", "environments")
 
 
-@pytest.mark.parametrize("rule", [*OF_ALL, "group_sampler"])
+@pytest.mark.parametrize("rule", [*OF_ALL, "samplers"])
 def test_plan_and_slurm_refuse_what_check_refuses(rule, tmp_path):
     """With the same sentences; tests/real/nemo has the launcher."""
     errors = [m for m in [*MISTAKES, *SHARED] if m.rule == rule and m.severity == "error"]

@@ -33,7 +33,7 @@ def test_a_models_linear_layers_are_these(config):
         built = AutoModel.from_config(config)
     linear = {n.removesuffix(".weight") for n, p in built.named_parameters() if p.dim() > 1}
     model, named = facts(config.to_dict(), "here"), {"embed_tokens"}
-    for layer in range(model.num_hidden_layers):
+    for layer in range(len(model.layers)):
         parts = (part for names in modules(model, layer).values() for part in names)
         named |= {f"layers.{layer}.{part}" for part in parts}
     assert named == linear

@@ -216,7 +216,7 @@ def test_the_model_holds_the_sequence(name):
     model = known_models.model(policy["model_name"])
     assert policy["generation"]["max_new_tokens"] <= policy["max_total_sequence_length"]
     assert policy["max_total_sequence_length"] <= model.max_position_embeddings
-    assert model.num_attention_heads % layout(plain_of(name)).tensor == 0
+    assert model.attention.heads % layout(plain_of(name)).tensor == 0
 
 
 @each

@@ -17,11 +17,11 @@ from nemo_algos.preflight.check.decoder import Attention
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.known_models import table
 from nemo_algos.preflight.check.layout import MEGATRON
+from nemo_algos.preflight.check.rules.generation import splits_heads
 from nemo_algos.preflight.plan.layouts import gpu_of, of, plan, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import (
     _cheapest,
-    _splits,
     _with,
     checker,
     ends,
@@ -157,7 +157,7 @@ def test_heads_of_an_engine(heads, groups, ranks, splits):
     """vLLM's rule: query heads divide, key-value heads divide or are copied."""
     model = table()["Qwen/Qwen3-8B"]
     shaped = model.model_copy(update={"attention": Attention(heads, groups, 128, 128)})
-    assert _splits(shaped, ranks) == bool(splits)
+    assert splits_heads(shaped, ranks) == bool(splits)
 
 
 def test_the_host_is_no_remedy_where_another_is_faster():

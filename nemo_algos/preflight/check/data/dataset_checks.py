@@ -6,16 +6,19 @@ Together they show repetitions, answers that are given, validation in training, 
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
-from nemo_algos.preflight.check.data import prompts, rows, tokenizer_checks
+from nemo_algos.preflight.check.data import rows, tokenizer_checks
 from nemo_algos.preflight.check.data.answers import final
 from nemo_algos.preflight.check.data.datasets import Loaded
-from nemo_algos.preflight.check.data.rows import MANY, Row, squeeze
+from nemo_algos.preflight.check.data.rows import Row, squeeze
+from nemo_algos.preflight.check.data.tokenizer_checks import TEMPLATE
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
@@ -47,7 +50,16 @@ def judge(
             _prompts(stage, config, loaded, tokenizer, name, good, seen)
     if not loaded.absent and not gym:
         judge_together(stage, splits["train"], splits.get("validation", []))
-        _enough(stage, config, len(splits["train"]))
+        grpo = config["grpo"]
+        more = grpo.get("batch_multiplier") or 1 if grpo.get("use_dynamic_sampling") else 1
+        asked = int(grpo["num_prompts_per_step"] * more)
+        if len(splits["train"]) < asked:
+            stage.failed(
+                f"A step takes {asked} prompts, and there are {len(splits['train'])} rows: NeMo-RL "
+                "drops the incomplete batch, so no step is made. Lower "
+                "`grpo.num_prompts_per_step`, or add rows.",
+                "grpo.num_prompts_per_step",
+            )
     return [row for found in splits.values() for row in found if not row.fault]
 
 
@@ -63,7 +75,7 @@ def _prompts(
     """The prompts of training or validation."""
     read = config["policy"]["tokenizer"]["name"] != str(tokenizer_checks.stand_in(stage.folder))
     rows.judge_lengths(stage, good, config, name, read and not loaded.absent)
-    first = next((prompts.render(row, tokenizer) for row in good if row.tokens), "")
+    first = next((render(row, tokenizer) for row in good if row.tokens), "")
     tokens = rows.length_summary([row.length for row in good])
     seen[name] = {"rows": len(good), "prompt_tokens": tokens, "first_prompt": first}
     seen["longest"] = max(seen["longest"], tokens["max"])
@@ -73,7 +85,111 @@ def _prompts(
         named = [f for f in ("prompt_file", "system_prompt_file") if section.get(f)]
         inherited = named and all(section[f] == default.get(f) for f in named)
         mine = [row for row in good if row.task == task]
-        prompts.judge(stage, mine, tokenizer, "data.default" if inherited else key, section)
+        judge_prompts(stage, mine, tokenizer, "data.default" if inherited else key, section)
+
+
+def judge_prompts(
+    stage: Stage, rows: Sequence[Row], tokenizer: Any, key: str, section: Mapping[str, Any]
+) -> None:
+    """As the model sees them, of one data set: its rows, its path and its keys in the config."""
+    seen = [row for row in rows if row.tokens]
+    if not seen:
+        return
+    before = stage.raised
+    first = render(seen[0], tokenizer)
+    _check_problems(stage, seen, tokenizer, key, section)
+    around = [text for text, *_ in Formatter().parse(_text(section, "prompt_file"))]
+    lost = [text for text in around if text.strip() and not _within(text, seen[0], tokenizer)]
+    if lost and _within(seen[0].problem, seen[0], tokenizer):
+        stage.failed(
+            f"`{key}.prompt_file` is {section['prompt_file']}, and its {cut(lost[0], 60)!r} is not "
+            "in the prompt: the chat template or the processor drops it. Use a template that "
+            "renders the whole of a message.",
+            TEMPLATE,
+            prompt=first,
+        )
+    system = _text(section, "system_prompt_file")
+    if system.strip() and not _within(system, seen[0], tokenizer):
+        stage.failed(
+            f"`{key}.system_prompt_file` is {section['system_prompt_file']}, and its text is not "
+            "in the prompt: the chat template drops the system message. Use a template that "
+            "renders it, or put the text into the prompt_file.",
+            TEMPLATE,
+            prompt=first,
+        )
+    # NeMo-RL asserts one bos, of the first two tokens of the first row alone
+    bos = tokenizer.bos_token_id
+    doubled = [row for row in seen if row.tokens.count(bos) > 1]
+    if doubled and bos not in (None, tokenizer.eos_token_id, tokenizer.pad_token_id):
+        stage.failed(
+            f"{share(len(doubled), len(seen))} prompts have {tokenizer.bos_token} more than once "
+            f"({list_rows([row.number for row in doubled])}): the chat template writes it for each "
+            "message that is rendered apart, or twice. The model was trained with one. Remove it "
+            "from the template.",
+            TEMPLATE,
+            prompt=render(doubled[0], tokenizer),
+        )
+    if before == stage.raised:
+        stage.passed(
+            f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}.",
+            key,
+            prompt=first,
+        )
+
+
+def _text(section: Mapping[str, Any], name: str) -> str:
+    """The text of the section's file, "" where it names none."""
+    path = section.get(name)
+    return Path(path).read_text(errors="replace") if path else ""
+
+
+def render(row: Row, tokenizer: Any) -> str:
+    """The prompt, special tokens visible."""
+    return str(tokenizer.decode(row.tokens, skip_special_tokens=False))
+
+
+def _check_problems(
+    stage: Stage, rows: Sequence[Row], tokenizer: Any, key: str, section: Mapping[str, Any]
+) -> None:
+    """Python's format puts the problem into the first {}: those of LaTeX are doubled."""
+    text = _text(section, "prompt_file")
+    fields = [before for before, field, _, _ in Formatter().parse(text) if field is not None]
+    lacking = [row for row in rows if row.problem and not _within(row.problem, row, tokenizer)]
+    what = (
+        f"{share(len(lacking), len(rows))} prompts of {key} lack the problem "
+        f"({list_rows([row.number for row in lacking])})"
+    )
+    if fields and fields[0].endswith("boxed"):
+        stage.failed(
+            f"`{key}.prompt_file` is {section['prompt_file']}, with boxed{{}}: NeMo-RL writes the "
+            "problem into the first {}. Double those braces, and write {} where the problem goes.",
+            f"{key}.prompt_file",
+            prompt=render(rows[0], tokenizer),
+        )
+    elif lacking and text and not fields:
+        stage.failed(
+            f"`{key}.prompt_file` is {section['prompt_file']}, which has no {{}}: {what}. Write "
+            "{} where the problem goes.",
+            f"{key}.prompt_file",
+            prompt=render(lacking[0], tokenizer),
+        )
+    elif lacking:
+        stage.wrong(
+            f"{what}: the chat template or the processor dropped or changed it. Compare the prompt "
+            "with its row.",
+            TEMPLATE,
+            of=(len(lacking), len(rows)),
+            prompt=render(lacking[0], tokenizer),
+        )
+
+
+def _within(text: str, row: Row, tokenizer: Any) -> bool:
+    """Whether the prompt has the text, as far as the vocabulary can write it."""
+    whole = squeeze(render(row, tokenizer))
+    if squeeze(text) in whole:
+        return True
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return squeeze(tokenizer.decode(ids, skip_special_tokens=False)) in whole
 
 
 def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -> list[Row]:
@@ -107,26 +223,11 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
     return found
 
 
-def _enough(stage: Stage, config: Mapping[str, Any], count: int) -> None:
-    grpo = config["grpo"]
-    more = grpo.get("batch_multiplier") or 1 if grpo.get("use_dynamic_sampling") else 1
-    prompts = int(grpo["num_prompts_per_step"] * more)
-    if count < prompts:
-        stage.failed(
-            f"A step takes {prompts} prompts, and there are {count} rows: NeMo-RL drops the "
-            "incomplete batch, so no step is made. Lower `grpo.num_prompts_per_step`, or add rows.",
-            "grpo.num_prompts_per_step",
-        )
-
-
 def judge_together(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """The verdicts on training and validation."""
     _check_repeats(stage, train)
     _check_answers(stage, train)
-    _check_given_answers(stage, train)
-    _check_swapped(stage, train)
-    _check_leakage(stage, train, validation)
-    _foreign(stage, train, validation)
+    _compare(stage, train, validation)
 
 
 def plain(text: str) -> str:
@@ -149,15 +250,14 @@ def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
             several.append(alike)
             numbers += [row.number for row in alike]
     if several:
-        first = several[0]
-        say = stage.failed if len(numbers) > MANY * len(train) else stage.warning
-        answers = dict.fromkeys(row.answer for row in first)
+        answers = dict.fromkeys(row.answer for row in several[0])
         said = ", ".join(repr(cut(answer, 40)) for answer in answers)
-        say(
+        stage.wrong(
             f"{share(len(several), len(same))} training prompts have answers that contradict each "
-            f"other ({list_rows(numbers)}): {cut(first[0].problem, 80)!r} has {said}. A response "
-            "that is right in one row is wrong in the other. Correct or remove them.",
+            f"other ({list_rows(numbers)}): {cut(several[0][0].problem, 80)!r} has {said}. A "
+            "response that is right in one row is wrong in the other. Correct or remove them.",
             "data.train",
+            of=(len(numbers), len(train)),
         )
     equal = [rows for rows in same.values() if len(rows) > 1 and rows not in several]
     again = sum(len(rows) - 1 for rows in equal)
@@ -183,17 +283,16 @@ def _value(answer: object) -> str:
 
 
 def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
-    """Answers that are all the same, or count the rows."""
-    if len(train) < ENOUGH:
-        return
+    """Answers that are all the same, or count the rows, or stand in the problem, or are longer."""
     answers = [str(row.answer).strip() for row in sorted(train, key=lambda row: row.number)]
-    if len({_value(answer) for answer in answers}) == 1:
+    enough = len(train) >= ENOUGH
+    if enough and len({_value(answer) for answer in answers}) == 1:
         stage.warning(
             f"All {len(train):,} training rows have the answer {cut(answers[0], 60)!r}: the policy "
             "would learn to write nothing else. Check output_key.",
             "data.train",
         )
-    elif all(answer.isdecimal() for answer in answers):
+    elif enough and all(answer.isdecimal() for answer in answers):
         numbers = [int(answer) for answer in answers]
         if all(low < high for low, high in pairwise(numbers)):
             stage.warning(
@@ -201,12 +300,12 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
                 f"{numbers[-1]}: are they the rows' ids? Set output_key to the key of the answers.",
                 "data.train",
             )
-
-
-def _check_given_answers(stage: Stage, train: Sequence[Row]) -> None:
-    """Answers of two characters or more; a letter, or a digit, stands in many problems."""
-    asked = [row for row in train if len(str(row.answer).strip()) > 1]
-    given = [row.number for row in asked if _stands_in(str(row.answer).strip(), row.problem)]
+    given = list[int]()
+    for row in train:
+        answer = str(row.answer).strip()
+        # one letter, or digit, stands in many problems
+        if len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", row.problem):
+            given.append(row.number)
     if given and len(given) > GIVEN * len(train):
         stage.warning(
             f"{share(len(given), len(train))} training problems have their answer in them "
@@ -215,13 +314,7 @@ def _check_given_answers(stage: Stage, train: Sequence[Row]) -> None:
             "data.train",
         )
 
-
-def _stands_in(answer: str, problem: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", problem) is not None
-
-
-def _check_swapped(stage: Stage, train: Sequence[Row]) -> None:
-    """Answers that are longer than their problems; those in JSON are a verifier's tests."""
+    # answers in JSON are a verifier's tests
     texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
     longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
     if longer and len(longer) > len(train) / 2:
@@ -233,23 +326,19 @@ def _check_swapped(stage: Stage, train: Sequence[Row]) -> None:
         )
 
 
-def _check_leakage(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """Validation has other rows than training, in its words: of its language, and its task."""
     texts = {plain(row.problem) for row in train}
-    known = [row.number for row in validation if plain(row.problem) in texts]
-    if known:
-        say = stage.failed if len(known) > MANY * len(validation) else stage.warning
-        say(
-            f"{share(len(known), len(validation))} validation rows are training rows too "
-            f"({list_rows(known)} of the validation data). The validation score then measures "
+    if seen := [row.number for row in validation if plain(row.problem) in texts]:
+        stage.wrong(
+            f"{share(len(seen), len(validation))} validation rows are training rows too "
+            f"({list_rows(seen)} of the validation data). The validation score then measures "
             "memory. Remove them from one of the two.",
             "data.validation",
+            of=(len(seen), len(validation)),
         )
-
-
-def _foreign(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    """Words of validation that training does not have: of another language, or another task."""
-    known = {word for row in train for word in _words(row.problem)}
-    asked = [word for row in validation for word in _words(row.problem)]
+    known = {word for row in train for word in WORD.findall(row.problem.lower())}
+    asked = [word for row in validation for word in WORD.findall(row.problem.lower())]
     shared = sum(word in known for word in asked)
     if known and len(asked) >= FEW and shared < KNOWN * len(asked):
         stage.warning(
@@ -258,7 +347,3 @@ def _foreign(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> N
             f"{cut(validation[0].problem, 80)!r}.",
             "data.validation",
         )
-
-
-def _words(text: str) -> Iterator[str]:
-    return (match[0] for match in WORD.finditer(text.lower()))

@@ -15,6 +15,8 @@ from nemo_algos.preflight.check.data.verdict import cut
 SUMS = 64  # rows that stand in
 LOCAL = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # NeMo-RL's FILEEXT2TYPE
 PATHS = ("data_path", "prompt_file", "system_prompt_file")
+# keys of a data set that the rows in its place keep
+KEPT = ("env_name", "prompt_file", "system_prompt_file", "split_validation_size", "seed")
 COLOURS = ("red", "green", "blue", "white")
 SIDE = 56  # of a picture, in pixels
 
@@ -93,27 +95,33 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path, rows: str = ""
         env = None if gym else config["env"]
         made = utils.setup_response_data(tokenizer, data, env, is_vlm=is_vlm(data))
     train, validation = made[:2]
-    environments = {**made[3], **made[2]} if len(made) == 4 else {}
     objects = [one for _, one in loaded]
     first = len(data["train"])
     held_out = [one.val_dataset for one in objects[:first] if one.val_dataset is not None]
     validated = [*held_out, *(one.dataset for one in objects[first:])]
-    numbers = {
-        "train": [n for one in objects[:first] for n in _numbers(one.dataset)],
-        "validation": [n for one in validated for n in _numbers(one)],
-    }
-    parts = list(train.values()) if isinstance(train, dict) else [train]
     named = [(one.task_name, found) for found, one in loaded]
-    sections = {"train": dict(named[:first]), "validation": dict(named)}
-    split_off = sum(len(one) for one in held_out)
-    return Loaded(parts, validation, numbers, environments, sections, absent, split_off)
+    return Loaded(
+        train=list(train.values()) if isinstance(train, dict) else [train],
+        validation=validation,
+        numbers={
+            "train": [n for one in objects[:first] for n in _numbers(one.dataset)],
+            "validation": [n for one in validated for n in _numbers(one)],
+        },
+        environments={**made[3], **made[2]} if len(made) == 4 else {},
+        sections={"train": dict(named[:first]), "validation": dict(named)},
+        absent=absent,
+        split_off=sum(len(one) for one in held_out),
+    )
 
 
 @contextmanager
 def _patched(
     utils: Any, config: Mapping[str, Any], data: Mapping[str, Any], rows: Callable[[], Path]
 ) -> Iterator[tuple[list[tuple[Any, Any]], list[Absent]]]:
-    """NeMo-RL's set-up with names for environments, and rows for what is not at hand."""
+    """NeMo-RL's set-up with names for environments, and rows for what is not at hand.
+
+    That is what is on a hub, or in a file that is not here.
+    """
     loaded: list[tuple[Any, Any]] = []
     absent: list[Absent] = []
     original = utils.load_response_dataset
@@ -125,11 +133,14 @@ def _patched(
             try:
                 made = original(section)
             except Exception as error:
-                if not _elsewhere(section, _first(error)):
+                path = section.get("data_path")  # which not every data set has
+                gone = path and not Path(path).exists()
+                if not gone and not isinstance(_first(error), ConnectionError):
                     raise
                 link = _link(rows(), len(absent))
                 absent.append(Absent(key, name(section), _error_text(error)))
-                made = original(_standing_in(section, link, vlm))
+                own = {key: section[key] for key in KEPT if section.get(key) is not None}
+                made = original({"processor": "math_hf_data_processor"} | of_rows(link, vlm) | own)
         except Exception as error:
             raise Broken(key, name(section), _error_text(error), section) from error
         made.val_dataset = getattr(made, "val_dataset", None)
@@ -169,24 +180,11 @@ def of_rows(rows: Path, sees: bool) -> dict[str, Any]:
     return {"dataset_name": "ResponseDataset", "data_path": str(rows), **keys}
 
 
-def _standing_in(section: Mapping[str, Any], rows: Path, sees: bool) -> dict[str, Any]:
-    kept = ("env_name", "prompt_file", "system_prompt_file", "split_validation_size", "seed")
-    own = {key: section[key] for key in kept if section.get(key) is not None}
-    return {"processor": "math_hf_data_processor", **of_rows(rows, sees), **own}
-
-
-def _elsewhere(section: Mapping[str, Any], error: BaseException) -> bool:
-    """Whether it is on a hub, or a file that is not here; not every data set has a path."""
-    path = section.get("data_path")
-    return isinstance(error, ConnectionError) or bool(path and not Path(path).exists())
-
-
 def _key(data: Mapping[str, Any], section: Any) -> str:
     for name in ("train", "validation"):
         found = data.get(name) or []
-        for one in found if isinstance(found, list) else [found]:
-            if one is section:
-                return f"data.{name}"
+        if any(one is section for one in (found if isinstance(found, list) else [found])):
+            return f"data.{name}"
     return "data"
 
 
@@ -212,24 +210,19 @@ def image_section(rows: Path) -> dict[str, Any]:
     """Of the rows (problem, answer) with a picture of one colour each, made beside their file."""
     folder = rows.with_name("pictures")
     if not (folder / ".mmpr_ready").exists():
-        _write(rows, folder)
+        import pandas
+        from PIL import Image
+
+        folder.mkdir()
+        for colour in COLOURS:
+            Image.new("RGB", (SIDE, SIDE), colour).save(folder / f"{colour}.png")
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        table = {
+            "images": [[{"path": f"{COLOURS[i % len(COLOURS)]}.png"}] for i in range(len(lines))],
+            "extra_info": [{"question": line["problem"]} for line in lines],
+            "reward_model": [{"ground_truth": line["answer"]} for line in lines],
+        }
+        pandas.DataFrame(table).to_parquet(folder / "mmpr_tiny.parquet")
+        (folder / ".mmpr_ready").touch()
     own = {"dataset_name": "mmpr-tiny", "download_dir": str(folder), "split": "train"}
     return {**own, "processor": PICTURED}
-
-
-def _write(rows: Path, folder: Path) -> None:
-    """As mmpr_tiny.py reads it, which downloads where the mark .mmpr_ready is missing."""
-    import pandas
-    from PIL import Image
-
-    folder.mkdir()
-    for colour in COLOURS:
-        Image.new("RGB", (SIDE, SIDE), colour).save(folder / f"{colour}.png")
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    table = {
-        "images": [[{"path": f"{COLOURS[i % len(COLOURS)]}.png"}] for i in range(len(lines))],
-        "extra_info": [{"question": line["problem"]} for line in lines],
-        "reward_model": [{"ground_truth": line["answer"]} for line in lines],
-    }
-    pandas.DataFrame(table).to_parquet(folder / "mmpr_tiny.parquet")
-    (folder / ".mmpr_ready").touch()

@@ -64,19 +64,16 @@ def _install(venv: Path) -> None:
             "it, is not on PATH. Run this in NeMo-RL's own environment, or: pip install uv"
         )
     shutil.rmtree(venv, ignore_errors=True)
+    # NeMo-RL asks for a new Python: pyenv's if there is one, else the one that uv finds
+    home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = sorted((home / "versions").glob("3.1[23]*/bin/python"))
+    make = ["venv", "--python", str(found[-1]) if found else ">=3.12,<3.14", str(venv)]
     install = ["pip", "install", "--python", str(venv / "bin" / "python"), "-r", str(REQUIREMENTS)]
-    for words in (["venv", "--python", _new_python(), str(venv)], install):
+    for words in (make, install):
         done = subprocess.run([uv, *words, "--quiet"], capture_output=True, text=True)
         if done.returncode:
             raise OSError(f"uv could not build the environment:\n{done.stderr[-2000:]}")
     (venv / "complete").touch()
-
-
-def _new_python() -> str:
-    """NeMo-RL asks for a new Python: pyenv's if there is one, else the one that uv finds."""
-    home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found = sorted((home / "versions").glob("3.1[23]*/bin/python"))
-    return str(found[-1]) if found else ">=3.12,<3.14"
 
 
 def variables(nemo_rl: Path, folder: Path) -> dict[str, str]:
@@ -121,7 +118,14 @@ def check(
                 stderr=subprocess.STDOUT,
             )
         try:
-            yield from _verdicts(process, folder)
+            seen = 0
+            running = True
+            while running:
+                running = process.poll() is None
+                found = read(folder)
+                yield from found[seen:]
+                seen = len(found)
+                time.sleep(0.2 if running else 0)
         finally:
             _end(process)
         if process.returncode:
@@ -133,18 +137,6 @@ def check(
                 "environment, or correct what it names."
             )
             yield Verdict("data", "failed", text, details={"lines": "\n".join(lines)})
-
-
-def _verdicts(process: "subprocess.Popen[bytes]", folder: Path) -> Iterator[Verdict]:
-    seen = 0
-    while True:
-        running = process.poll() is None
-        found = read(folder)
-        yield from found[seen:]
-        seen = len(found)
-        if not running:
-            return
-        time.sleep(0.2)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

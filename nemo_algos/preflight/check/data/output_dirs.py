@@ -4,6 +4,7 @@ import netrc
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_algos.preflight.check.data.verdict import Verdict
@@ -47,17 +48,12 @@ def _folder(key: str, folder: Path) -> Verdict:
 def _login(name: str) -> Verdict:
     variable, host = LOGINS[name]
     key = f"logger.{name}_enabled"
-    if os.environ.get(variable) or os.environ.get(f"{name.upper()}_MODE") in (
-        "offline",
-        "disabled",
-    ):
+    mode = os.environ.get(f"{name.upper()}_MODE")
+    if os.environ.get(variable) or mode in ("offline", "disabled"):
         return Verdict("folders", "passed", f"{name} has a key, or is offline.", key)
-    try:
-        known = bool(host and netrc.netrc().authenticators(host))
-    except (OSError, netrc.NetrcParseError):
-        known = False
-    if known:
-        return Verdict("folders", "passed", f"{name} has a login in ~/.netrc.", key)
+    with suppress(OSError, netrc.NetrcParseError):
+        if host and netrc.netrc().authenticators(host):
+            return Verdict("folders", "passed", f"{name} has a login in ~/.netrc.", key)
     message = (
         f"{name} has no login here, and asks for one when the run starts. "
         f"Set {variable}, or {name.upper()}_MODE=offline."

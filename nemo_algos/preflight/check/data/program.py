@@ -22,7 +22,6 @@ from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data import (
     dataset_checks,
     datasets,
-    prompts,
     rewards,
     rows,
     scoring,
@@ -30,7 +29,6 @@ from nemo_algos.preflight.check.data import (
     tokenizer_checks,
 )
 from nemo_algos.preflight.check.data.datasets import Broken, Loaded
-from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.scoring import Judge, NemoJudge, VerifierJudge
 from nemo_algos.preflight.check.data.verdict import Stage
 from nemo_algos.preflight.check.known_models import FILE
@@ -50,9 +48,7 @@ def main(folder: Path, only: Sequence[str] = STAGES, own_rows: str = "", model: 
     seen: dict[str, Any] = {"stand_in": None, "longest": 0, "forms": {}}
     reader = tokenizer_checks.judge(Stage(folder, "tokenizer"), config, asked)
     stage = Stage(folder, "data")
-    loaded = None
-    if reader is not None:
-        loaded = _load(stage, config, reader, own_rows)
+    loaded = _load(stage, config, reader, own_rows) if reader is not None else None
     if loaded is None:
         stage.unchecked("No row was read: the tokenizer or a data set does not load.")
         Stage(folder, "rewards").unchecked("No row was read, so no reward was tried.")
@@ -64,8 +60,22 @@ def main(folder: Path, only: Sequence[str] = STAGES, own_rows: str = "", model: 
             judges = _judges(loaded, stack, is_vlm(config["data"])) if "rewards" in only else {}
             tokenizer = getattr(reader, "tokenizer", reader)
             good = dataset_checks.judge(stage, config, loaded, tokenizer, seen)
+            stage = Stage(folder, "rewards")
             stops = config["policy"]["generation"].get("stop_strings") or []
-            _rewards(Stage(folder, "rewards"), judges, loaded, good, tokenizer, seen, stops)
+            for name, judge in judges.items():
+                tasks = [task for task, (env, _) in loaded.environments.items() if env == name]
+                mine = [row for row in good if row.task in tasks]
+                if isinstance(judge, str) or not mine:
+                    reason = judge if isinstance(judge, str) else "it has no row that can be used"
+                    stage.unchecked(
+                        f"`env.{name}`: {reason}, so no answer was tried.", f"env.{name}"
+                    )
+                    continue
+                few = [row for row in mine[: rewards.FEW] if row.tokens]
+                shown = [dataset_checks.render(row, tokenizer) for row in few]
+                form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent), stops)
+                if form:
+                    seen["forms"].update(dict.fromkeys(tasks, form))
     (folder / "rows.json").write_text(json.dumps(seen))
 
 
@@ -81,8 +91,7 @@ def read_config(folder: Path, model: str = "") -> tuple[dict[str, Any], str]:
     origin = Path(name) if (Path(name) / FILE).is_file() else stand_in_tokenizer.cached_folder(name)
     values = json.loads((origin / FILE).read_text()) if origin else {}
     sees = is_vlm(config["data"]) or "vision_config" in values
-    place = tokenizer_checks.stand_in(folder)
-    found = stand_in_tokenizer.find(section, origin, place, sees)
+    found = stand_in_tokenizer.find(section, origin, tokenizer_checks.stand_in(folder), sees)
     config["policy"]["tokenizer"] = {**section, "name": str(found)}
     return config, str(section.get("name") or name)
 
@@ -98,7 +107,7 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, own_rows: str) -
         return None
     for one in loaded.absent:
         own = own_rows or f"{datasets.SUMS} sums"
-        lent = f"{own} with pictures" if is_vlm(config["data"]) else own
+        lent = f"{own}{' with pictures' if is_vlm(config['data']) else ''}"
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
             f"`{one.key}`, {one.name}, is not available ({one.reason}). {lent} replace it, so its "
@@ -118,46 +127,18 @@ def _judges(loaded: Loaded, stack: ExitStack, sees: bool) -> Judges:
     from nemo_rl.environments.utils import ENV_REGISTRY
 
     found: Judges = {}
-    for name, section in loaded.environments.values():
-        if name in found:
-            continue
+    for name, section in dict(loaded.environments.values()).items():
         kind = "vlm" if sees else name
+        judge = scoring.UNKNOWN.get(kind, "the script that starts the run registers it")
         if "verifier" in section and not sees:
-            judge: Judge = VerifierJudge(section)
-        elif kind in scoring.UNKNOWN:
-            found[name] = scoring.UNKNOWN[kind]
-            continue
-        elif kind not in ENV_REGISTRY:
-            found[name] = "the script that starts the run registers it"
-            continue
-        else:
+            judge = VerifierJudge(section)
+        elif kind in ENV_REGISTRY and kind not in scoring.UNKNOWN:
             stack.enter_context(scoring.ray_here())
             judge = NemoJudge(kind, section)
-        stack.callback(judge.close)
+        if isinstance(judge, Judge):
+            stack.callback(judge.close)
         found[name] = judge
     return found
-
-
-def _rewards(
-    stage: Stage,
-    judges: Judges,
-    loaded: Loaded,
-    good: list[Row],
-    tokenizer: Any,
-    seen: dict[str, Any],
-    stops: Sequence[str],
-) -> None:
-    for name, judge in judges.items():
-        tasks = [task for task, (env, _) in loaded.environments.items() if env == name]
-        mine = [row for row in good if row.task in tasks]
-        if isinstance(judge, str) or not mine:
-            reason = judge if isinstance(judge, str) else "it has no row that can be used"
-            stage.unchecked(f"`env.{name}`: {reason}, so no answer was tried.", f"env.{name}")
-            continue
-        shown = [prompts.render(row, tokenizer) for row in mine[: rewards.FEW] if row.tokens]
-        form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent), stops)
-        if form:
-            seen["forms"].update(dict.fromkeys(tasks, form))
 
 
 def _end_with_stdin() -> None:

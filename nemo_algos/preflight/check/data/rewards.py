@@ -1,17 +1,17 @@
 """Every environment on answers that are known: the right one must pay, no other as much."""
 
+import math
 import random
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from nemo_algos.preflight.check.data import answers
-from nemo_algos.preflight.check.data.reward_checks import AGAIN, ASKED, FAIL, Scores
-from nemo_algos.preflight.check.data.reward_checks import judge as verdicts
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.scoring import Judge, Unpaid
 from nemo_algos.preflight.check.data.tokenizer_checks import STRINGS
-from nemo_algos.preflight.check.data.verdict import Stage, cut
+from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 # on which it is tried; on which the form of an answer is found
 ROWS = 64
@@ -19,6 +19,39 @@ FEW = 8
 # seconds for an environment; of a response that is tried on all rows
 BUDGET = 60.0
 QUICK = 0.5
+
+
+# seconds of one response
+WARN = 1.0
+FAIL = 10.0
+# kinds of responses that must not be paid as the gold is, and what a message calls them
+KINDS = {
+    "empty": "empty answers",
+    "wrong": "wrong answers",
+    "truncated": "truncated answers",
+    "blank": "answers with nothing in their place",
+    "start": "the first digit alone",
+    "end": "numbers that differ in the first digit",
+    "dotted": "numbers with a point between their digits",
+}
+AGAIN = "again"  # the gold answer, asked a second time after all others
+ASKED = (*KINDS, "doubled", "long", "short")
+FAR = 100  # times the usual reward
+
+
+class Scored(NamedTuple):
+    """The rewards of a row's trial, by kind; gold: its right response; seconds: of that."""
+
+    row: Row
+    gold: str
+    rewards: dict[str, float]
+    seconds: float
+    sentence: bool = False  # as its answer is
+
+    @property
+    def paid(self) -> bool:
+        """Whether the right response is paid more than an empty one."""
+        return self.rewards["gold"] > self.rewards["empty"]
 
 
 class Known(NamedTuple):
@@ -52,7 +85,12 @@ def judge(
         wanted = answers.asked_forms(prompts)
         affordable = _affordable(judge, known[0], wanted)
         if not affordable:
-            _too_slow(stage, key, known[0])
+            stage.failed(
+                f"`{key}` needs more than {FAIL:g} s for one response (row "
+                f"{known[0].row.number:,}): a step waits for the slowest, and nothing else was "
+                "tried. Lower its deadline, or make the reward function faster.",
+                key,
+            )
             return ""
         known = known[:: -(-len(known) // affordable)]
         form, paid = _form(judge, known, wanted)
@@ -62,17 +100,23 @@ def judge(
                 key,
             )
             return ""
-        scores = _scores(judge, known, form)
+        scored = _scored(judge, known, form)
     except Unpaid as problem:
         stage.failed(
             f"`{key}` {problem}. No response would get a reward. Correct the environment.", key
         )
         return ""
-    if paid:
-        _check_stops(stage, form, stops)
+    before = answers.FORMS[form].partition(answers.PLACE)[0]
+    early = [stop for stop in stops if stop and stop in before]
+    if paid and early:
+        stage.failed(
+            f"`{STRINGS}` has {early[0]!r}, which stands in front of the answer in a right response"
+            f" as {cut(before, 60)!r}: each response would end there, without one. Remove it.",
+            STRINGS,
+        )
     if lent and not wanted:
         wanted = [form]  # the rows that are not at hand may ask for it themselves
-    verdicts(stage, key, scores, wanted, judge.reason)
+    judge_scores(stage, key, scored, form, wanted=wanted, reason=judge.reason)
     return answers.FORMS[form] if paid else ""
 
 
@@ -125,46 +169,20 @@ def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str,
     return best[1], best[0] > 0
 
 
-def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
-    rows = [row for row, _ in known]
+def _scored(judge: Judge, known: Sequence[Known], form: str) -> list[Scored]:
     texts = [text for _, text in known]
     trials = [answers.trial(form, text, texts) for text in texts]
-    golds = [str(row.answer) for row in rows]
-    rewards: dict[str, list[float]] = {"gold": []}
-    seconds = list[float]()
-    sentences = set[int]()
-    for row, trial, gold in zip(rows, trials, golds, strict=True):
-        reward, taken = judge.timed(trial.gold, gold)
-        rewards["gold"].append(reward)
-        seconds.append(taken)
-        if trial.short:
-            sentences.add(row.number)
+    golds = [str(row.answer) for row, _ in known]
+    timed = [judge.timed(trial.gold, gold) for trial, gold in zip(trials, golds, strict=True)]
+    rewards = {"gold": [reward for reward, _ in timed]}
     for kind in ASKED:
         rewards[kind] = judge.rewards([getattr(trial, kind) for trial in trials], golds)
-    right = [trial.gold for trial in trials]
-    rewards[AGAIN] = judge.rewards(right, golds)
-    return Scores(rows, right, form, rewards, seconds, frozenset(sentences))
-
-
-def _check_stops(stage: Stage, form: str, stops: Sequence[str]) -> None:
-    """No text that ends a response stands in front of its answer."""
-    before = answers.FORMS[form].partition(answers.PLACE)[0]
-    early = [stop for stop in stops if stop and stop in before]
-    if early:
-        stage.failed(
-            f"`{STRINGS}` has {early[0]!r}, which stands in front of the answer in a right response"
-            f" as {cut(before, 60)!r}: each response would end there, without one. Remove it.",
-            STRINGS,
-        )
-
-
-def _too_slow(stage: Stage, key: str, first: Known) -> None:
-    stage.failed(
-        f"`{key}` needs more than {FAIL:g} s for one response (row {first.row.number:,}): a "
-        "step waits for the slowest, and nothing else was tried. Lower its deadline, or make the "
-        "reward function faster.",
-        key,
-    )
+    rewards[AGAIN] = judge.rewards([trial.gold for trial in trials], golds)
+    found = list[Scored]()
+    for i, (row, _) in enumerate(known):
+        own = {kind: values[i] for kind, values in rewards.items()}
+        found.append(Scored(row, trials[i].gold, own, timed[i][1], bool(trials[i].short)))
+    return found
 
 
 def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> None:
@@ -179,3 +197,178 @@ def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> 
         f"was tried. Empty and careless ones are not paid in {len(few)} rows.",
         key,
     )
+
+
+def judge_scores(
+    stage: Stage,
+    key: str,
+    scored: Sequence[Scored],
+    form: str,
+    wanted: Sequence[str],
+    reason: Callable[[str, str], str],
+) -> None:
+    """The verdicts on an environment's rewards.
+
+    form: how the answers are written; wanted: the forms that the prompts ask for; reason: why a
+    response to an answer is not judged.
+    """
+    before = stage.raised
+    if not _is_useless(stage, key, scored, reason):
+        _check_gold(stage, key, scored, form, reason)
+        if wanted and form not in wanted:
+            stage.failed(
+                f"The prompts ask for {' and '.join(wanted)}, and `{key}` does not pay an answer "
+                f"that is written so: it pays {form}. Change the prompt_file, or the verifier.",
+                key,
+                example=scored[0].gold,
+            )
+        elif not wanted and form not in answers.PLAIN:
+            stage.warning(
+                f"`{key}` pays an answer as {form}, and no prompt asks for one: the model has "
+                "to find that by chance. Say it in the prompt_file or the system_prompt_file.",
+                "data.default.prompt_file",
+            )
+        _check_others(stage, key, scored)
+    worst = max(scored, key=lambda one: one.seconds)
+    median = statistics.median(one.seconds for one in scored)
+    if worst.seconds > WARN:
+        say = stage.failed if worst.seconds > FAIL else stage.warning
+        say(
+            f"`{key}` needs {worst.seconds:.3g} s for one response (row {worst.row.number:,}; the "
+            f"median is {median:.3g} s): a step waits for the slowest. Lower its "
+            "deadline, or make the reward function faster.",
+            key,
+        )
+    if before == stage.raised:
+        paid = sum(one.paid for one in scored)
+        kinds = scored[0].rewards
+        stage.passed(
+            f"`{key}` pays the gold answer as {form} in {paid} of {len(scored)} rows, and less for "
+            f"empty, wrong and truncated ones. A response takes {median:.3g} s, at most "
+            f"{worst.seconds:.3g} s (row {worst.row.number:,}).",
+            key,
+            form=form,
+            rows=len(scored),
+            rewards={k: statistics.fmean(one.rewards[k] for one in scored) for k in kinds},
+        )
+
+
+def _is_useless(
+    stage: Stage, key: str, scored: Sequence[Scored], reason: Callable[[str, str], str]
+) -> bool:
+    """Whether the rewards are no numbers, or all the same, or others when asked again."""
+    every = [value for one in scored for value in one.rewards.values()]
+    moved = [one for one in scored if one.rewards["gold"] != one.rewards[AGAIN]]
+    if bad := [value for value in every if not math.isfinite(value)]:
+        stage.failed(
+            f"`{key}` gives {bad[0]} for {share(len(bad), len(every))} responses: any "
+            "reward that is not finite makes the loss NaN. Correct the reward function.",
+            key,
+        )
+        return True
+    row = scored[0].row
+    if len(set(every)) == 1:
+        said = reason(scored[0].gold, str(row.answer)) if not every[0] else ""
+        why = f" On the gold answer of row {row.number:,} it ends with {said}." if said else ""
+        stage.failed(
+            f"`{key}` gives {every[0]:g} for every response to {len(scored)} rows, right, wrong or "
+            f"empty, the gold answer {cut(row.answer, 60)!r} written in {len(answers.FORMS)} ways "
+            f"included: no advantage, nothing to learn.{why} Compare what the verifier reads with "
+            "the prompt and the data's answers.",
+            key,
+            example=scored[0].gold,
+        )
+    elif moved:
+        first = moved[0]
+        stage.failed(
+            f"`{key}` gives other rewards when it is asked again, for "
+            f"{share(len(moved), len(scored))} right responses ({first.rewards['gold']:g}, then "
+            f"{first.rewards[AGAIN]:g} in row {first.row.number:,}): noise, or a state that it "
+            "keeps. The policy would be trained on that. Make the reward depend only on the "
+            "response and the answer.",
+            key,
+        )
+    return len(set(every)) == 1 or bool(moved)
+
+
+def _check_gold(
+    stage: Stage,
+    key: str,
+    scored: Sequence[Scored],
+    form: str,
+    reason: Callable[[str, str], str],
+) -> None:
+    """The right response is paid in every row, and as much in one as in another."""
+    if unpaid := [one for one in scored if not one.paid]:
+        said = reason(unpaid[0].gold, str(unpaid[0].row.answer))
+        why = f", where it ends with {said}" if said else ""
+        numbers = [one.row.number for one in unpaid]
+        texts = ", ".join(repr(cut(one.row.answer, 40)) for one in unpaid[:3])
+        stage.wrong(
+            f"`{key}` does not pay the gold answer as {form} in "
+            f"{share(len(unpaid), len(scored))} rows: {list_rows(numbers)} "
+            f"({texts}){why}. The verifier cannot read these answers, so no response to them is "
+            "ever right. Correct or remove them.",
+            key,
+            of=(len(unpaid), len(scored)),
+            rows=numbers,
+        )
+    sizes = [(abs(one.rewards["gold"]), one.row) for one in scored if one.rewards["gold"]]
+    usual = statistics.median(size for size, _ in sizes) if sizes else 0.0
+    if far := [(size, row) for size, row in sizes if size > FAR * usual]:
+        stage.warning(
+            f"`{key}` gives {far[0][0]:g} for the right answer of row {far[0][1].number:,}, and "
+            f"{usual:g} usually: such a row would outweigh all others of its step. "
+            "Bound the reward.",
+            key,
+        )
+
+
+def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
+    """No other response is paid as the right one, of the rows whose right one is paid."""
+    paid = [one for one in scored if one.paid]
+    for kind, named in KINDS.items():
+        as_much = [one.row.number for one in paid if one.rewards[kind] >= one.rewards["gold"]]
+        if as_much:
+            stage.wrong(
+                f"`{key}` pays {named} as much as the gold in "
+                f"{share(len(as_much), len(scored))} rows ({list_rows(as_much)}): the policy "
+                "would learn to write anything. Make the verifier compare with the whole answer.",
+                key,
+                of=(len(as_much), len(scored)),
+            )
+    sentences = [one for one in paid if one.sentence]
+    if whole := [one.row for one in sentences if one.rewards["short"] <= one.rewards["empty"]]:
+        stage.wrong(
+            f"The answers of {share(len(whole), len(scored))} rows are sentences "
+            f"({list_rows([row.number for row in whole])}, as {cut(whole[0].answer, 60)!r}), and "
+            f"`{key}` pays the whole sentence and not its number. Keep only the number under "
+            "output_key.",
+            key,
+            of=(len(whole), len(scored)),
+        )
+    most = len(scored) / 2
+    taken = sum(one.rewards["doubled"] >= one.rewards["gold"] for one in paid)
+    if taken > most:
+        stage.warning(
+            f"`{key}` pays a response that gives the gold answer and then takes it back for a "
+            f"wrong one, in {share(taken, len(scored))} rows: the policy may learn to list "
+            "answers. Read only the last answer.",
+            key,
+        )
+    longer = [one.rewards for one in scored if one.rewards["long"] > one.rewards["gold"]]
+    if len(longer) > most:
+        stage.warning(
+            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
+            f"({longer[0]['long']:g}, not {longer[0]['gold']:g}): the policy would learn to write "
+            "long. Do not pay for length.",
+            key,
+        )
+    silent = [r for r in (one.rewards for one in scored) if r["gold"] > r["empty"] > r["wrong"]]
+    if len(silent) > most:
+        stage.warning(
+            f"`{key}` gives {silent[0]['wrong']:g} for a wrong answer and {silent[0]['empty']:g} "
+            "for none: a policy that is often wrong learns to answer nothing. Give none no more "
+            "than a wrong one.",
+            key,
+        )

@@ -5,6 +5,7 @@ Lengths are judged by the run's limits.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,6 @@ MOST = 100_000  # rows of a data set that are read here
 PICTURED = 256  # of one with images, sounds or films
 ROLES = ["user", "assistant"]  # of the first messages, which math_hf_data_processor takes unasked
 BINS = 20
-MANY = 0.05  # share of rows from which on a warning is a failure
 SOME = 0.01  # share of rows whose responses are cut short, from which on it is a warning
 LIMIT = "data.max_input_seq_length"
 TOTAL = "policy.max_total_sequence_length"
@@ -58,47 +58,38 @@ def _row(part: Any, index: int, number: int) -> Row:
         task = str(entry.get("task_name", ""))
         datum = part[index]
     except Exception as error:  # whatever a data set or a processor raises
-        said = cut(f"{type(error).__name__}: {error}")
-        return Row(number, task, fault=_unlike(entry) or said)
+        return Row(number, task, fault=_unlike(entry) or cut(f"{type(error).__name__}: {error}"))
     problem = _problem(entry)
     info = datum.get("extra_env_info") or {}
     answer = info.get("ground_truth")
     if answer == "None" and entry.get("expected_answer", "") is None:
         answer = None  # math_data_processor makes a text of anything
-    log = datum["message_log"]
     masked = not datum["loss_multiplier"]
     tokens = list[int]()
-    for message in [] if masked else log:
+    for message in [] if masked else datum["message_log"]:
         if "token_ids" in message:
             tokens += message["token_ids"].tolist()
-    gym = "ground_truth" not in info
-    fault = _unlike(entry) or ("" if gym else _fault(problem, answer))
-    length = int(datum["length"])
-    return Row(number, task, str(problem), answer, length, masked, tokens, fault)
+    fault = _unlike(entry)
+    if not fault and "ground_truth" in info:  # which NeMo Gym's rows have not
+        fault = _fault(problem, answer)
+    return Row(number, task, str(problem), answer, int(datum["length"]), masked, tokens, fault)
 
 
 def _problem(entry: Mapping[str, Any]) -> Any:
     """What the row asks, as it is written in it."""
-    messages = entry.get("messages")
-    if messages:
-        return _text(messages[0].get("content"))
-    found = (entry[key] for key in ("problem", "question", "context", "prompt") if key in entry)
-    return _text(next(found, ""))
-
-
-def _text(content: Any) -> Any:
-    """The words of a message that has images and sounds too."""
-    if not isinstance(content, list):
-        return content
-    return " ".join(str(part.get("text") or part.get("content") or "") for part in content)
+    keys = ("problem", "question", "context", "prompt")
+    found = next((entry[key] for key in keys if key in entry), "")
+    if entry.get("messages"):
+        found = entry["messages"][0].get("content")
+    if isinstance(found, list):  # of words, images and sounds
+        return " ".join(str(part.get("text") or part.get("content") or "") for part in found)
+    return found
 
 
 def _unlike(entry: Mapping[str, Any]) -> str:
     """What is wrong with the roles of its messages."""
     messages = entry.get("messages")
-    if not isinstance(messages, list):
-        return ""
-    roles = [m.get("role") for m in messages]
+    roles = [m.get("role") for m in messages] if isinstance(messages, list) else ROLES
     if roles[:2] == ROLES:
         return ""
     return (
@@ -159,14 +150,15 @@ def _line_fault(line: str, keys: tuple[Any, Any]) -> str:
 def length_summary(lengths: Sequence[int]) -> dict[str, Any]:
     """Median, 99th percentile, largest, and a histogram: pairs of a length and the rows from it."""
     ordered = sorted(lengths)
-    width = ordered[-1] // BINS + 1
-    counts = [0] * (ordered[-1] // width + 1)
-    for length in ordered:
-        counts[length // width] += 1
-    histogram = [[i * width, count] for i, count in enumerate(counts)]
     last = len(ordered) - 1
-    ranks = {"p50": ordered[last // 2], "p99": ordered[math.ceil(0.99 * last)], "max": ordered[-1]}
-    return {**ranks, "histogram": histogram}
+    width = ordered[-1] // BINS + 1
+    counts = Counter(length // width for length in ordered)
+    return {
+        "p50": ordered[last // 2],
+        "p99": ordered[math.ceil(0.99 * last)],
+        "max": ordered[-1],
+        "histogram": [[i * width, counts[i]] for i in range(ordered[-1] // width + 1)],
+    }
 
 
 def judge_lengths(
@@ -187,51 +179,37 @@ def judge_lengths(
         )
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
-    _check_masked(stage, rows, at(plain, LIMIT), name)
+    if masked := [row.number for row in rows if row.masked]:
+        stage.wrong(
+            f"`{LIMIT}` is {at(plain, LIMIT)}: {share(len(masked), len(rows))} prompts of {name} "
+            f"reach it ({list_rows(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples "
+            "responses to what is left, and drops them from the loss. Raise the limit, or remove "
+            "these rows.",
+            LIMIT,
+            of=(len(masked), len(rows)),
+        )
     if whole:
-        _beyond(stage, rows, whole, name)
-        _short(stage, rows, whole, int(at(plain, NEW) or 0), name)
-    message = (
+        if long := [row.number for row in rows if not row.masked and row.length >= whole]:
+            stage.failed(
+                f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
+                f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` "
+                f"below `{TOTAL}`, or remove these rows.",
+                TOTAL,
+            )
+        new = int(at(plain, NEW) or 0)
+        # half of the length, where max_new_tokens is as much as all of it
+        enough = new if new < whole else whole // 2
+        short = [row for row in rows if not row.masked and whole - enough < row.length < whole]
+        if len(short) > SOME * len(rows):
+            room = whole - max(row.length for row in short)
+            stage.warning(
+                f"`{NEW}` is {new:,} and `{TOTAL}` is {whole:,}: {share(len(short), len(rows))} "
+                f"prompts of {name} leave less than {enough:,} tokens for a response, the longest "
+                f"{room:,}. Raise `{TOTAL}`, or lower `{LIMIT}` so that such prompts are masked.",
+                TOTAL,
+            )
+    stage.passed(
         f"Prompts of {name} have {found['p50']:,} tokens (median), {found['p99']:,} (99th "
-        f"percentile) and {found['max']:,} (longest)."
+        f"percentile) and {found['max']:,} (longest).",
+        **found,
     )
-    stage.passed(message, **found)
-
-
-def _check_masked(stage: Stage, rows: Sequence[Row], limit: Any, name: str) -> None:
-    """NeMo-RL's processors cut what reaches the limit to some tokens, and mask it."""
-    masked = [row.number for row in rows if row.masked]
-    if not masked:
-        return
-    say = stage.failed if len(masked) > MANY * len(rows) else stage.warning
-    say(
-        f"`{LIMIT}` is {limit}: {share(len(masked), len(rows))} prompts of {name} reach it "
-        f"({list_rows(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples responses to "
-        "what is left, and drops them from the loss. Raise the limit, or remove these rows.",
-        LIMIT,
-    )
-
-
-def _beyond(stage: Stage, rows: Sequence[Row], whole: int, name: str) -> None:
-    long = [row.number for row in rows if not row.masked and row.length >= whole]
-    if long:
-        stage.failed(
-            f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
-            f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` "
-            f"below `{TOTAL}`, or remove these rows.",
-            TOTAL,
-        )
-
-
-def _short(stage: Stage, rows: Sequence[Row], whole: int, new: int, name: str) -> None:
-    """Half of the length is taken for enough where max_new_tokens is as much as all of it."""
-    enough = new if new < whole else whole // 2
-    short = [row for row in rows if not row.masked and whole - enough < row.length < whole]
-    if len(short) > SOME * len(rows):
-        room = min(whole - row.length for row in short)
-        stage.warning(
-            f"`{NEW}` is {new:,} and `{TOTAL}` is {whole:,}: {share(len(short), len(rows))} "
-            f"prompts of {name} leave less than {enough:,} tokens for a response, the longest "
-            f"{room:,}. Raise `{TOTAL}`, or lower `{LIMIT}` so that such prompts are masked.",
-            TOTAL,
-        )

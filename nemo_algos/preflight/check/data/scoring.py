@@ -30,9 +30,13 @@ AGENTS = {  # the file that names a port, which a raylet waits for 15 s -> the o
     "runtime_env_agent_port": "runtime-env-agent-port",
     "metrics_export_port": "metrics-export-port",
 }
-PORTS = (*AGENTS.values(), "port", "ray-client-server-port", "node-manager-port")
-PORTS += ("object-manager-port",)
-
+PORTS = (
+    *AGENTS.values(),
+    "port",
+    "ray-client-server-port",
+    "node-manager-port",
+    "object-manager-port",
+)
 BELOW_THE_SYSTEMS = range(20_000, 32_768)  # and above those of Ray's workers
 
 START = 600.0  # seconds for its processes to import what they need
@@ -57,9 +61,28 @@ def head(
 
     Ends with every process that it started. Raises RuntimeError with its log where it never starts.
     """
+    ray = str(Path(sys.executable).with_name("ray"))
     for attempt in range(1, ATTEMPTS + 1):
         ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
-        process, log = _start(folder, f"ray{attempt}", env, gpus, ports, cwd or folder)
+        log = folder / f"ray{attempt}.log"
+        options = {
+            **ports,
+            "node-ip-address": "127.0.0.1",
+            "num-gpus": gpus,
+            "num-cpus": 16,
+            "include-dashboard": "false",
+            "temp-dir": log.with_suffix(""),
+            "object-store-memory": 200 << 20,
+        }
+        words = [f"--{name}={value}" for name, value in options.items()]
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                [ray, "start", "--head", "--block", "--disable-usage-stats", *words],
+                cwd=cwd or folder,
+                env={**os.environ, **env},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
         try:
             if _up(process, log, ports):
                 yield {"RAY_ADDRESS": f"127.0.0.1:{ports['port']}"}
@@ -80,37 +103,6 @@ def end(pid: int) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(every, timeout=60)
-
-
-def _start(
-    above: Path,
-    name: str,
-    env: Mapping[str, str],
-    gpus: int,
-    ports: Mapping[str, int],
-    cwd: Path,
-) -> tuple["subprocess.Popen[bytes]", Path]:
-    options = {
-        **ports,
-        "node-ip-address": "127.0.0.1",
-        "num-gpus": gpus,
-        "num-cpus": 16,
-        "include-dashboard": "false",
-        "temp-dir": above / name,
-        "object-store-memory": 200 << 20,
-    }
-    words = [f"--{name}={value}" for name, value in options.items()]
-    ray = Path(sys.executable).with_name("ray")
-    log = above / f"{name}.log"
-    with open(log, "wb") as file:
-        process = subprocess.Popen(
-            [str(ray), "start", "--head", "--block", "--disable-usage-stats", *words],
-            cwd=cwd,
-            env={**os.environ, **env},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    return process, log
 
 
 def _up(process: "subprocess.Popen[bytes]", log: Path, ports: Mapping[str, int]) -> bool:
@@ -267,8 +259,5 @@ def numbers(rewards: Any, count: int) -> list[float]:
     values = rewards.tolist() if hasattr(rewards, "tolist") else list(rewards or [])
     if len(values) != count:
         raise Unpaid(f"returned {len(values)} rewards for {count} responses")
-    return [v if isinstance(v, (int, float)) else math.nan for v in map(_plain, values)]
-
-
-def _plain(value: Any) -> Any:
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+    single = [v[0] if isinstance(v, list) and len(v) == 1 else v for v in values]
+    return [v if isinstance(v, (int, float)) else math.nan for v in single]

@@ -4,6 +4,7 @@ What ends a response, and the size of the vocabulary, are compared with the mode
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.preflight.check.data.verdict import Stage, cut, share
 
 TEMPLATE = "policy.tokenizer.chat_template"
-ASKED = "What is 2 + 3?"
 SAID = "It is 5."
 NAME = "policy.tokenizer.name"
 STOPS = "policy.generation.stop_token_ids"
@@ -26,9 +26,8 @@ def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
     asked: its name as the user wrote it.
     """
     section = config["policy"]["tokenizer"]
-    vlm = is_vlm(config["data"])
     stands_in = str(section["name"]) == str(stand_in(stage.folder))
-    reader = load(stage, section, vlm)
+    reader = load(stage, section, is_vlm(config["data"]))
     if stands_in:
         stage.unchecked(
             f"The tokenizer {asked} is not available. A byte "
@@ -39,22 +38,56 @@ def judge(stage: Stage, config: Mapping[str, Any], asked: str) -> Any:
     if stands_in or reader is None:
         return reader
     tokenizer = getattr(reader, "tokenizer", reader)
-    _special(stage, tokenizer)
-    template = tokenizer.chat_template
-    if template is None:
+    if tokenizer.pad_token_id is None:
+        stage.failed(
+            "The tokenizer has neither a pad nor an eos token: NeMo-RL pads with eos where pad is "
+            "missing, and here it has nothing to pad with. Set both in its tokenizer_config.json.",
+            NAME,
+        )
+    elif tokenizer.pad_token_id == tokenizer.eos_token_id:
+        stage.passed(
+            f"Padding is eos ({tokenizer.eos_token}), as NeMo-RL sets it where a tokenizer has no "
+            "pad token. NeMo-RL finds the end of a sequence by its length, never by the pad "
+            "token, so the eos that ends a response is still trained on.",
+            NAME,
+        )
+    if tokenizer.chat_template is None:
         stage.failed(
             f"`{NAME}` is {section['name']}, which has no chat template: NeMo-RL's processors "
             f"cannot render a prompt. Set `{TEMPLATE}`: a template, or null for the bare text.",
             TEMPLATE,
         )
         return None
-    if section.get("chat_template", "default") is not None:
-        _turns(stage, tokenizer)
-    _bos(stage, tokenizer)
-    before, after = _around_an_answer(tokenizer)
-    judge_stops(stage, tokenizer, config, before, after)
+    prompt, before, after = _check_template(stage, tokenizer, section)
+    stops = _stops(stage, tokenizer, at(dict(config), STOPS))
+    # the token by which the chat template ends an answer ends a response too
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    opens = tokenizer(before.strip(), add_special_tokens=False)["input_ids"]
+    ends = tokenizer(after.strip(), add_special_tokens=False)["input_ids"]
+    marks = special.intersection(opens) - {tokenizer.bos_token_id}
+    if stops and marks and not special.intersection(ends):
+        stage.warning(
+            f"The chat template ends an answer with {after!r}, and generation only stops at "
+            f"{stops}. A model trained on this template never writes that, so each response runs "
+            "to its limit. Let the template end a turn with a stop token.",
+            "policy.tokenizer.chat_template",
+        )
+    elif stops and ends and ends[0] in tokenizer.all_special_ids and ends[0] not in stops:
+        stage.warning(
+            f"The chat template ends an answer with {tokenizer.convert_ids_to_tokens(ends[0])} "
+            f"({ends[0]}), and generation only stops at {stops}. A model trained on this "
+            f"template would write on to its limit. Add {ends[0]} to `{STOPS}`.",
+            STOPS,
+        )
+    _compare(stage, tokenizer, str(section["name"]), str(config["policy"]["model_name"]), stops)
     if not stage.raised:
-        stage.passed(_facts(tokenizer, section), NAME, prompt=render(tokenizer, user(ASKED)))
+        kind = "the bare text" if section.get("chat_template", "") is None else "a chat template"
+        stage.passed(
+            f"{section['name']}: {len(tokenizer):,} tokens, eos {tokenizer.eos_token}, pad "
+            f"{tokenizer.pad_token}, prompts by {kind}.",
+            NAME,
+            prompt=prompt,
+        )
     return reader
 
 
@@ -79,48 +112,25 @@ def load(stage: Stage, section: Mapping[str, Any], vlm: bool) -> Any:
         return None
 
 
-def user(text: str) -> list[dict[str, str]]:
-    """A conversation of one message."""
-    return [{"role": "user", "content": text}]
-
-
-def render(tokenizer: Any, messages: list[dict[str, str]], asks: bool = True) -> str:
-    """A conversation by the chat template, with the prompt for an answer."""
-    return str(
-        tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=asks, add_special_tokens=False
-        )
-    )
-
-
-def _special(stage: Stage, tokenizer: Any) -> None:
-    """NeMo-RL puts eos in place of a pad token that is missing."""
-    if tokenizer.pad_token_id is None:
-        stage.failed(
-            "The tokenizer has neither a pad nor an eos token: NeMo-RL pads with eos where pad is "
-            "missing, and here it has nothing to pad with. Set both in its tokenizer_config.json.",
-            NAME,
-        )
-    elif tokenizer.pad_token_id == tokenizer.eos_token_id:
-        stage.passed(
-            f"Padding is eos ({tokenizer.eos_token}), as NeMo-RL sets it where a tokenizer has no "
-            "pad token. NeMo-RL finds the end of a sequence by its length, never by the pad "
-            "token, so the eos that ends a response is still trained on.",
-            NAME,
-        )
-
-
-def _turns(stage: Stage, tokenizer: Any) -> None:
-    """What stands where the model begins to answer, and whether its turn ends in a stop token."""
+def _check_template(
+    stage: Stage, tokenizer: Any, section: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """A prompt by the chat template, and what that writes before an answer, and after."""
+    asked = [{"role": "user", "content": "What is 2 + 3?"}]
     try:
-        without, prompt = (render(tokenizer, user(ASKED), asks) for asks in (False, True))
-        whole = render(tokenizer, [*user(ASKED), {"role": "assistant", "content": SAID}], False)
+        without = _render(tokenizer, asked)
+        prompt = _render(tokenizer, asked, asks=True)
+        whole = _render(tokenizer, [*asked, {"role": "assistant", "content": SAID}])
     except Exception as error:  # of any template
         stage.failed(f"The chat template fails: {cut(error)}. Correct it.", TEMPLATE)
-        return
-    before = whole.partition(SAID)[0] if SAID in whole else ""
-    marks = len(before.strip()) > len(without.strip())  # a turn of the assistant's has a beginning
-    if prompt == without and marks:
+        return "", "", ""
+    before, _, after = whole.rpartition(SAID)
+    added = prompt[len(without) :].strip() if prompt.startswith(without) else ""
+    half = len(added) // 2
+    twice = added[:half].strip() if added[:half].strip() == added[half:].strip() else ""
+    templated = section.get("chat_template", "default") is not None
+    # where the assistant's turn has a beginning
+    if templated and prompt == without and len(before.strip()) > len(without.strip()):
         opening = before[len(without.rstrip()) :].strip()
         stage.failed(
             f"The chat template adds no generation prompt: a prompt ends with {prompt[-30:]!r}, "
@@ -129,10 +139,7 @@ def _turns(stage: Stage, tokenizer: Any) -> None:
             TEMPLATE,
             prompt=prompt,
         )
-    added = prompt[len(without) :].strip() if prompt.startswith(without) else ""
-    half = len(added) // 2
-    twice = added[:half].strip() if added[:half].strip() == added[half:].strip() else ""
-    if twice:
+    if templated and twice:
         stage.failed(
             f"The chat template opens the assistant's turn twice: a prompt ends with "
             f"{prompt[-60:]!r}. The model was trained with one {twice!r}. Remove the other from "
@@ -140,17 +147,9 @@ def _turns(stage: Stage, tokenizer: Any) -> None:
             TEMPLATE,
             prompt=prompt,
         )
-    _check_seam(stage, tokenizer, prompt)
-
-
-def _check_seam(stage: Stage, tokenizer: Any, prompt: str) -> None:
-    """The tokens of a prompt are those before an answer, also where it ends with a blank."""
-    if prompt == prompt.rstrip(" "):
-        return
-    ids, whole = (
-        tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, prompt + SAID)
-    )
-    if whole[: len(ids)] != ids:
+    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    continued = tokenizer(prompt + SAID, add_special_tokens=False)["input_ids"]
+    if templated and prompt.endswith(" ") and continued[: len(ids)] != ids:
         stage.warning(
             f"A prompt ends with a blank ({prompt[-20:]!r}): the tokenizer writes a blank and a "
             "word as one token, which can not follow it. The model would begin each response with "
@@ -158,86 +157,34 @@ def _check_seam(stage: Stage, tokenizer: Any, prompt: str) -> None:
             TEMPLATE,
             prompt=prompt,
         )
-
-
-def _bos(stage: Stage, tokenizer: Any) -> None:
-    """NeMo-RL's processors tokenize the rendered text without special tokens."""
+    # NeMo-RL's processors tokenize the rendered text without special tokens
     bos = tokenizer.bos_token_id
-    if bos is None:
-        return
-    try:
-        text = render(tokenizer, user(ASKED))
-    except Exception:  # already said
-        return
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if ids[:2] == [bos, bos]:
+    if bos is not None and ids[:2] == [bos, bos]:
         stage.failed(
             f"A prompt begins with {tokenizer.bos_token} twice: the chat template writes it, and "
             "the tokenizer or the template adds another. NeMo-RL stops at the first row. Remove "
             "one.",
             TEMPLATE,
-            prompt=text,
+            prompt=prompt,
         )
-    elif bos not in ids and tokenizer("x")["input_ids"][:1] == [bos]:
+    elif bos is not None and bos not in ids and tokenizer("x")["input_ids"][:1] == [bos]:
         stage.warning(
             f"A prompt has no {tokenizer.bos_token}: the tokenizer would add it, but NeMo-RL "
             "tokenizes without special tokens and the chat template does not write it. Write it "
             "at the template's beginning.",
             TEMPLATE,
-            prompt=text,
+            prompt=prompt,
         )
+    return prompt, before, after
 
 
-def _around_an_answer(tokenizer: Any) -> tuple[str, str]:
-    """What the chat template writes before it, and after."""
-    answer = {"role": "assistant", "content": SAID}
-    try:
-        before, _, after = render(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)
-    except Exception:  # already said
-        return "", ""
-    return before, after
-
-
-def _facts(tokenizer: Any, section: Mapping[str, Any]) -> str:
-    kind = "the bare text" if section.get("chat_template", "") is None else "a chat template"
-    return (
-        f"{section['name']}: {len(tokenizer):,} tokens, eos {tokenizer.eos_token}, pad "
-        f"{tokenizer.pad_token}, prompts by {kind}."
+def _render(tokenizer: Any, messages: list[dict[str, str]], asks: bool = False) -> str:
+    """A conversation by the chat template; asks: with the prompt for an answer."""
+    return str(
+        tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=asks, add_special_tokens=False
+        )
     )
-
-
-def judge_stops(
-    stage: Stage, tokenizer: Any, config: Mapping[str, Any], before: str, after: str
-) -> None:
-    """before, after: what the chat template writes there of an answer."""
-    stops = _stops(stage, tokenizer, at(dict(config), STOPS))
-    _end_of_turn(stage, tokenizer, before, after, stops)
-    name = str(config["policy"]["model_name"])
-    _own_tokenizer(stage, tokenizer, name, str(config["policy"]["tokenizer"]["name"]))
-    _model(stage, tokenizer, name, stops)
-
-
-def _own_tokenizer(stage: Stage, tokenizer: Any, model: str, name: str) -> None:
-    """Each id means what it means in the model's own tokenizer; tokens may be added at the end."""
-    from transformers import AutoTokenizer
-
-    if name == model:
-        return
-    try:
-        own = AutoTokenizer.from_pretrained(model).get_vocab()
-    except Exception:  # not at hand
-        return
-    given = {number: token for token, number in tokenizer.get_vocab().items()}
-    others = [(number, token) for token, number in own.items() if given.get(number, token) != token]
-    if others:
-        number, token = min(others)
-        say = stage.failed if len(others) > SOME * len(own) else stage.warning
-        say(
-            f"`{NAME}` is {name}, in which {share(len(others), len(own))} ids are other tokens "
-            f"than in the own tokenizer of {model} (id {number:,} is {token!r} there and "
-            f"{given[number]!r} here): the model would read noise. Use the model's own tokenizer.",
-            NAME,
-        )
 
 
 def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:
@@ -261,52 +208,40 @@ def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:
     return [stop for stop in stops if stop not in unknown]
 
 
-def _end_of_turn(stage: Stage, tokenizer: Any, before: str, after: str, stops: list[int]) -> None:
-    """The token by which the chat template ends an answer ends a response too."""
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    opens, ends = (
-        tokenizer(text.strip(), add_special_tokens=False)["input_ids"] for text in (before, after)
-    )
-    end = ends[:1]
-    marks = special.intersection(opens) - {tokenizer.bos_token_id}
-    if stops and marks and not special.intersection(ends):
-        stage.warning(
-            f"The chat template ends an answer with {after!r}, and generation only stops at "
-            f"{stops}. A model trained on this template never writes that, so each response runs "
-            "to its limit. Let the template end a turn with a stop token.",
-            "policy.tokenizer.chat_template",
+def _compare(stage: Stage, tokenizer: Any, name: str, model: str, stops: list[int]) -> None:
+    """With what the model's own files say, where they are at hand."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    given = {number: token for token, number in tokenizer.get_vocab().items()}
+    own = {}
+    if name != model:
+        with suppress(Exception):
+            own = AutoTokenizer.from_pretrained(model).get_vocab()
+    # tokens may be added at the end
+    others = [(number, token) for token, number in own.items() if given.get(number, token) != token]
+    if others:
+        number, token = min(others)
+        say = stage.failed if len(others) > SOME * len(own) else stage.warning
+        say(
+            f"`{NAME}` is {name}, in which {share(len(others), len(own))} ids are other tokens "
+            f"than in the own tokenizer of {model} (id {number:,} is {token!r} there and "
+            f"{given[number]!r} here): the model would read noise. Use the model's own tokenizer.",
+            NAME,
         )
-    elif stops and end and end[0] in tokenizer.all_special_ids and end[0] not in stops:
-        stage.warning(
-            f"The chat template ends an answer with {tokenizer.convert_ids_to_tokens(end[0])} "
-            f"({end[0]}), and generation only stops at {stops}. A model trained on this "
-            f"template would write on to its limit. Add {end[0]} to `{STOPS}`.",
-            STOPS,
-        )
-
-
-def _model(stage: Stage, tokenizer: Any, name: str, stops: list[int]) -> None:
-    """What the model's own files say, where they are at hand."""
-    from transformers import AutoConfig, GenerationConfig
-
-    try:
-        config = AutoConfig.from_pretrained(name).get_text_config()
-    except Exception:  # not at hand
-        config = None
-    rows = getattr(config, "vocab_size", None)
-    largest = max(tokenizer.get_vocab().values())
-    if rows is not None and largest >= rows:
+    rows = None
+    with suppress(Exception):
+        rows = getattr(AutoConfig.from_pretrained(model).get_text_config(), "vocab_size", None)
+    if rows is not None and max(given) >= rows:
         stage.failed(
-            f"The tokenizer has ids up to {largest:,}, and {name} has {rows:,} embeddings "
+            f"The tokenizer has ids up to {max(given):,}, and {model} has {rows:,} embeddings "
             "(vocab_size): such a token is out of range. Use the model's own tokenizer.",
             NAME,
         )
-    try:
-        generation = GenerationConfig.from_pretrained(name).eos_token_id
-    except Exception:  # not at hand
-        return
-    ends = generation if isinstance(generation, list) else [generation]
-    missing = [end for end in ends if end is not None and end not in stops]
+    ends = None
+    with suppress(Exception):
+        ends = GenerationConfig.from_pretrained(model).eos_token_id
+    several = ends if isinstance(ends, list) else [ends]
+    missing = [end for end in several if end is not None and end not in stops]
     if missing and stops:
         named = ", ".join(f"{tokenizer.convert_ids_to_tokens(end)} ({end})" for end in missing)
         stage.warning(

@@ -10,6 +10,7 @@ from nemo_algos.config import as_written
 FILE = "verdicts.jsonl"
 MARKS = {"passed": "ok", "warning": "warn", "failed": "FAIL", "unchecked": "open"}
 NAMED = 5  # rows that a message names
+MANY = 0.05  # share of rows from which on a warning is a failure
 LAST = 12  # lines of a log that the terminal shows
 Outcome = Literal["passed", "warning", "failed", "unchecked"]
 
@@ -74,6 +75,12 @@ class Stage:
         """Say what would make the run fail, or learn something else."""
         self.raised += 1
         self._add("failed", message, key, details)
+
+    def wrong(self, message: str, key: str, of: tuple[int, int], **details: Any) -> None:
+        """Say what is wrong in a part of the rows: of many it is a failure, else a warning."""
+        part, whole = of
+        say = self.failed if part > MANY * whole else self.warning
+        say(message, key, **details)
 
     def unchecked(self, message: str, key: str = "", **details: Any) -> None:
         """Say what could not be tried here, with the reason."""

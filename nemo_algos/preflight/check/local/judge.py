@@ -41,27 +41,22 @@ def judge(plain: dict[str, Any], folder: Path | None = None) -> Judged:
 def judge_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     """What these rules say of a config. Raises ConfigError with all, where one is an error."""
     contradicted = [*old_policy.conflicts(plain)]
-    plain = old_policy.reconcile(_with_name(plain))
+    named = plain.get("method")
+    section = {"method": {"name": named}} if isinstance(named, str) else {}
+    plain = old_policy.reconcile(deepcopy(plain) | section)
     config, wrong, findings = _parse(plain)
     findings += contradicted
     method = plain.get("method")
-    corrected = plain.get("rollout_correction")
     algorithm = None
     if isinstance(method, (dict, str)):
+        corrected = plain.get("rollout_correction")
         algorithm = keep_errors(findings, lambda: build(method, corrected))
     if config:
         findings += ask(rules, LocalRun(config, algorithm, wrong))
     findings = list(dict.fromkeys(findings))
-    wrong_at_all = any(f.severity == "error" for f in findings)
-    if wrong_at_all or config is None or algorithm is None:
+    if config is None or algorithm is None or any(f.severity == "error" for f in findings):
         raise ConfigError(findings)
     return Judged(config, algorithm, findings)
-
-
-def _with_name(plain: dict[str, Any]) -> dict[str, Any]:
-    """A copy, in which the method is a section."""
-    method = plain.get("method")
-    return deepcopy(plain) | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
 def _parse(

@@ -63,11 +63,12 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
     try:
         return resolve_name(name)
     except Exception as error:  # whatever the module does when it is imported
-        here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
-        unseen = here and isinstance(error, ModuleNotFoundError)
-        cure = ". It is in this folder: put PYTHONPATH=. before the command" if unseen else ""
-        if isinstance(error, ModuleNotFoundError) and (extra := install_of(error.name)):
-            cure = f": {extra}"
+        cure = ""
+        if isinstance(error, ModuleNotFoundError):
+            if Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists():
+                cure = ". It is in this folder: put PYTHONPATH=. before the command"
+            if extra := install_of(error.name):
+                cure = f": {extra}"
         raise ConfigError(
             [Finding(key, f"cannot import {name}: {type(error).__name__}: {error}{cure}")]
         ) from None

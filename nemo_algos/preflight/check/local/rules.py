@@ -99,7 +99,6 @@ def lora(run: LocalRun) -> Iterator[Finding]:
 
 def puzzle(run: LocalRun) -> Iterator[Finding]:
     """A family has its numbers, and room for its right responses."""
-    key = "policy.generation.max_new_tokens"
     numbers = run["data.numbers"]
     if (family := FAMILIES.get(run["data.task"])) is None:
         return
@@ -109,10 +108,10 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
             f"{numbers} is not possible with `data.task={run['data.task']}`. Use "
             f"{family.numbers[0]} to {family.numbers[-1]}.",
         )
-    elif run[key] < (needed := family.longest(run["data"].rules)):
+    elif run["policy.generation.max_new_tokens"] < (needed := family.longest(run["data"].rules)):
         sized = f" with `data.numbers={numbers}`" if len(family.numbers) > 1 else ""
         yield error(
-            key,
+            "policy.generation.max_new_tokens",
             f"right responses to {run['data.task']}{sized} take up to {needed} tokens, so they "
             f"would be cut. Set it to {needed} or more.",
         )
@@ -221,10 +220,9 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
         )
     for key, name in algorithm.columns.items():
         if name not in known:
-            near = did_you_mean(name, known)
             yield error(
                 key,
-                f"`data.rewards` does not have a reward {name}{near}. Set "
+                f"`data.rewards` does not have a reward {name}{did_you_mean(name, known)}. Set "
                 f"`data.rewards.{name}.function`.",
             )
     weights = getattr(algorithm.advantages.params, "reward_weights", {})
@@ -254,7 +252,6 @@ def unit_rewards(run: LocalRun) -> Iterator[Finding]:
 def teacher(run: LocalRun) -> Iterator[Finding]:
     """A method that learns from a teacher has one, and it is no reference for a KL penalty."""
     algorithm = run.algorithm
-    penalty = "loss_fn.reference_policy_kl_penalty"
     if algorithm is None or "teacher" not in algorithm.needs:
         return
     if algorithm.advantages.params.teacher is None:
@@ -264,9 +261,9 @@ def teacher(run: LocalRun) -> Iterator[Finding]:
             "without a teacher the reference is the policy itself, so nothing is learned. Set it "
             "to a model's folder or hub name.",
         )
-    if run[penalty]:
+    if run["loss_fn.reference_policy_kl_penalty"]:
         yield error(
-            penalty,
+            "loss_fn.reference_policy_kl_penalty",
             f"{algorithm.name} uses the reference for its teacher, so a KL penalty does not "
             "apply. Set it to 0.",
         )

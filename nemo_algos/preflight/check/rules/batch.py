@@ -11,12 +11,19 @@ CHUNK = "async_rl.min_groups_for_streaming_train"
 
 
 def updates(run: Preflight) -> Iterator[Finding]:
-    """The rollouts of a step are whole global batches."""
+    """The rollouts of a step are whole global batches, each of which is split over the ranks."""
     if run.rollouts % run[GLOBAL]:
         yield error(
             GLOBAL,
             f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step (prompts x "
             f"generations). {global_batches(run)}",
+        )
+    ranks = run.layout.data
+    if ranks and run[GLOBAL] % ranks:
+        yield error(
+            GLOBAL,
+            f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks. "
+            f"{global_batches(run)}",
         )
 
 
@@ -59,17 +66,6 @@ def update_epochs(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def data_parallel(run: Preflight) -> Iterator[Finding]:
-    """A global batch is split over the data-parallel ranks."""
-    ranks = run.layout.data
-    if ranks and run[GLOBAL] % ranks:
-        yield error(
-            GLOBAL,
-            f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks. "
-            f"{global_batches(run)}",
-        )
-
-
 def micro_batches(run: Preflight) -> Iterator[Finding]:
     """Without packing, a rank's share is whole micro batches, in training and for log-probs.
 
@@ -93,8 +89,8 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
             )
 
 
-def exclusive_packing(run: Preflight) -> Iterator[Finding]:
-    """Dynamic batching is an alternative to packing, without pipelines."""
+def packing(run: Preflight) -> Iterator[Finding]:
+    """Dynamic batching is an alternative to packing; the longest sequence fits a micro batch."""
     path = "policy.dynamic_batching.enabled"
     if run[path] and run["policy.sequence_packing.enabled"]:
         yield error(
@@ -102,10 +98,6 @@ def exclusive_packing(run: Preflight) -> Iterator[Finding]:
         )
     if run[path] and run.layout.pipeline > 1:
         yield error(path, "it does not work with pipeline parallelism. Set it to false.")
-
-
-def packed_length(run: Preflight) -> Iterator[Finding]:
-    """The longest sequence fits a micro batch of tokens."""
     longest = run["policy.max_total_sequence_length"]
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
@@ -118,8 +110,8 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
             )
 
 
-def engine_length(run: Preflight) -> Iterator[Finding]:
-    """The engine writes sequences that training can read."""
+def lengths(run: Preflight) -> Iterator[Finding]:
+    """The engine writes what training reads and the model has positions for; prompts leave room."""
     path = "policy.generation.vllm_cfg.max_model_len"
     longest = run["policy.max_total_sequence_length"]
     if run.vllm and (run[path] or longest) > longest:
@@ -139,10 +131,6 @@ def engine_length(run: Preflight) -> Iterator[Finding]:
             new,
             f"{run[new]} exceeds `policy.max_total_sequence_length: {longest}`. Set it to less.",
         )
-
-
-def positions(run: Preflight) -> Iterator[Finding]:
-    """The model knows the positions of its longest sequence."""
     path = "policy.max_total_sequence_length"
     scaled = run["policy.hf_config_overrides.rope_scaling"]
     if run.model and not scaled and run[path] > run.model.max_position_embeddings:
@@ -152,12 +140,7 @@ def positions(run: Preflight) -> Iterator[Finding]:
             f"the model has {limit} positions, and vLLM refuses longer sequences. Set it to "
             f"{limit} or less, or set `policy.hf_config_overrides.rope_scaling`.",
         )
-
-
-def prompt_length(run: Preflight) -> Iterator[Finding]:
-    """Prompts leave room for a response, and their length is compared with a number."""
     path = "data.max_input_seq_length"
-    longest = run["policy.max_total_sequence_length"]
     if run[path] is None and not run["env.should_use_nemo_gym"]:
         yield warning(path, f"NeMo-RL's prompt processors fail if it is null. Set it to {longest}.")
     if (run[path] or 0) > longest:
@@ -168,18 +151,14 @@ def prompt_length(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def batch_multiplier(run: Preflight) -> Iterator[Finding]:
-    """More prompts are drawn for dynamic sampling only."""
+def dataloaders(run: Preflight) -> Iterator[Finding]:
+    """More prompts are drawn for dynamic sampling only; several dataloaders take turns."""
     if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
         yield error(
             "grpo.batch_multiplier",
             "it only applies with `grpo.use_dynamic_sampling: true` (dynamic sampling). Set that, "
             "or set this to 1.",
         )
-
-
-def dataloaders(run: Preflight) -> Iterator[Finding]:
-    """Several dataloaders take turns in whole batches."""
     path = "data.num_prompts_per_dataloader"
     prompts = run[PROMPTS]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):

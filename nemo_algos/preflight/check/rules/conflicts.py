@@ -6,11 +6,10 @@ from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig, contradictions
-from nemo_algos.algorithms.kernel import Component
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
-from nemo_algos.preflight.check.rule import CORRECTION, Preflight, note
+from nemo_algos.preflight.check.rule import CORRECTION, Preflight, errors, note
 
 OURS_ALONE = "the method computes the advantages"
 # what would change the meaning of a method: key, the only value, reason
@@ -31,11 +30,11 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
-RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 # NeMo-RL's estimators by the methods that compute the same
 ESTIMATORS = {"gdpo": "gdpo", "reinforce_pp_baseline": "reinforce_plus_plus"}
 PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
+FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
 
 
 def fixed(run: Preflight) -> Iterator[Finding]:
@@ -52,10 +51,6 @@ def fixed(run: Preflight) -> Iterator[Finding]:
             )
         else:
             yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
-
-
-def clipped_advantages(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL's clip of advantages stays, after the method's."""
     for path in ("grpo.advantage_clip_low", "grpo.advantage_clip_high"):
         if run[path] is not None:
             yield note(
@@ -67,24 +62,22 @@ def clipped_advantages(run: Preflight) -> Iterator[Finding]:
 
 def forced_on_policy(run: Preflight) -> Iterator[Finding]:
     """Without a ratio, and with one update per batch, the old policy's log-probs are needless."""
-    algorithm = run.known
     path = "loss_fn.force_on_policy_ratio"
     own = "policy.train_global_batch_size"
+    watched = [k for k in ("stop_above", "dump") if run[f"mismatch.{k}"]]
     if not run[path]:
         return
-    rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
-    watched = [k for k in ("stop_above", "dump") if run[f"mismatch.{k}"]]
-    if not is_ratioless(algorithm):
-        reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
+    if not is_ratioless(run.known):
+        reason = f"it sets every ratio to 1, but {run.known.name} uses ratios"
         if at(run.written, path) is None:
             yield note(path, f"the base config has it: {reason}. The run sets it to false.")
         else:
             yield Finding(path, f"{reason}. Set it to false.")
-    elif run[own] != rollouts:
+    elif run[own] != run.rollouts:
         yield Finding(
             path,
             f"it needs one update per rollout batch, but `{own}` is {run[own]}. Set that to "
-            f"{rollouts}.",
+            f"{run.rollouts}.",
         )
     elif run["data_plane.enabled"]:
         yield Finding(
@@ -100,16 +93,18 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
 
 def derived_keys(run: Preflight) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
-    algorithm = run.known
-    for key, reason in SET_BY_METHOD.items():
-        if key in (run.written.get("loss_fn") or {}):
-            clips = key in ("ratio_clip_min", "ratio_clip_max")
-            yield Finding(f"loss_fn.{key}", _clipped(algorithm) if clips else reason)
-    path = "loss_fn.reference_policy_kl_type"
-    if run[path] == "unbiased":
+    method, params = run.known.bounds
+    keys = [key for key in type(params).model_fields if "clip" in key and key != "dual_clip"]
+    own = ", ".join(f"`method.{key}`" for key in keys)
+    clips = f"the method clips. Remove it.{f' {method.name} has {own}.' if own else ''}"
+    reasons = SET_BY_METHOD | {"ratio_clip_min": clips, "ratio_clip_max": clips}
+    for key in [key for key in SET_BY_METHOD if key in (run.written.get("loss_fn") or {})]:
+        yield Finding(f"loss_fn.{key}", reasons[key])
+    if run["loss_fn.reference_policy_kl_type"] == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
         yield Finding(
-            path, f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`."
+            "loss_fn.reference_policy_kl_type",
+            f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`.",
         )
     shared = {k: v for k, v in run["loss_fn"].items() if k in LossConfig.model_fields}
     try:
@@ -118,52 +113,35 @@ def derived_keys(run: Preflight) -> Iterator[Finding]:
         yield from error.findings
 
 
-def _clipped(algorithm: Algorithm) -> str:
-    """That the method clips, and by which keys of its own."""
-    method, params = algorithm.bounds
-    keys = [key for key in type(params).model_fields if "clip" in key and key != "dual_clip"]
-    own = ", ".join(f"`method.{key}`" for key in keys)
-    also = f" {method.name} has {own}." if own else ""
-    return f"the method clips. Remove it.{also}"
-
-
 def corrections(run: Preflight) -> Iterator[Finding]:
-    """The correction agrees with NeMo-RL's own keys of it."""
-    algorithm = run.known
-    limit = run["mismatch.stop_above"]
-    threshold = "grpo.seq_logprob_error_threshold"
-    yield from contradictions(algorithm.correction, bool(run[CORRECTION]), limit)
-    if algorithm.correction.bypass_mode and run[threshold] is not None:
+    """The correction agrees with NeMo-RL's keys; an asynchronous run has one, for old weights."""
+    correction = run.known.correction
+    yield from contradictions(correction, bool(run[CORRECTION]), run["mismatch.stop_above"])
+    if correction.bypass_mode and run["grpo.seq_logprob_error_threshold"] is not None:
         yield Finding(
-            threshold,
+            "grpo.seq_logprob_error_threshold",
             "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not "
             "computed. Set it to null, or set a rollout_rs.",
         )
-
-
-def asynchronous_run(run: Preflight) -> Iterator[Finding]:
-    """An asynchronous run corrects for old weights, and NeMo-RL takes some keys of it alone."""
-    if not run["grpo.async_grpo.enabled"]:
-        return
-    if not run.corrected:
+    apart = run["grpo.async_grpo.enabled"]
+    if apart and not run.corrected:
         yield Finding(
             CORRECTION,
             "asynchronous GRPO needs it because rollouts come from old weights. Set it to true, "
             "or set a `rollout_correction.preset`.",
         )
     for path in NOT_ASYNC:
-        if run[path]:
+        if apart and run[path]:
             yield Finding(path, "asynchronous GRPO does not support it. Set it to false.")
 
 
 def estimators(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's estimators are replaced by the method's: one that is asked for is refused."""
-    algorithm = run.known
+    method, params = run.known.advantages
     path = "grpo.adv_estimator"
     name = run[f"{path}.name"]
     weights = run[f"{path}.reward_weights"]
-    gdpo = algorithm.advantages.method.name == "gdpo"
-    if gdpo and weights and not algorithm.advantages.params.reward_weights:
+    if method.name == "gdpo" and weights and not params.reward_weights:
         yield Finding(
             f"{path}.reward_weights",
             f"{OURS_ALONE}, so these are not used. Set `method.reward_weights: {weights}`, and "
@@ -171,14 +149,13 @@ def estimators(run: Preflight) -> Iterator[Finding]:
         )
     elif at(run.written, path) is not None:
         yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
-    elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
+    elif name not in (None, "grpo", ESTIMATORS.get(method.name)):
         yield note(
             path, f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used."
         )
-    path = "grpo.use_leave_one_out_baseline"
-    if at(run.written, path):
+    if at(run.written, "grpo.use_leave_one_out_baseline"):
         yield Finding(
-            path,
+            "grpo.use_leave_one_out_baseline",
             f"{OURS_ALONE}, and dynamic sampling would use it to drop single responses of a "
             "group. Remove it.",
         )
@@ -195,30 +172,15 @@ def success_readers(a: Algorithm) -> list[str]:
 
 
 def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
-    """Successes are told by the rewards before they are shaped; NeMo-RL shapes no part of them."""
-    algorithm = run.known
-    remembered = {"unit_rewards", "memory"} <= algorithm.advantage_needs
-    for path in RESHAPED:
+    """Successes are told by the rewards before they are shaped."""
+    remembered = {"unit_rewards", "memory"} <= run.known.advantage_needs
+    for path in ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled"):
         if remembered and run[path]:
             yield Finding(
                 path,
-                f"{algorithm.advantages.method.name} compares rewards with a success rate, and "
+                f"{run.known.advantages.method.name} compares rewards with a success rate, and "
                 "this changes their scale. Set it to false.",
             )
-    path = "grpo.reward_scaling.enabled"
-    if "turn_rewards" in algorithm.needs and run[path]:
-        yield Finding(
-            path,
-            f"it scales the whole reward, and not what {algorithm.name} reads of each turn. Set "
-            "it to false.",
-        )
-    path = "grpo.reward_shaping.enabled"
-    if "reward_parts" in algorithm.advantage_needs and run[path]:
-        yield Finding(
-            path,
-            f"NeMo-RL only shapes the sum of the rewards. {algorithm.name} trains on each reward, "
-            "so the penalty would apply nowhere. Set it to false.",
-        )
 
 
 def dropped_groups(run: Preflight) -> Iterator[Finding]:
@@ -235,7 +197,8 @@ def dropped_groups(run: Preflight) -> Iterator[Finding]:
             f"need. Set {batchwise[0]}.statistics: group, or set this to false.",
         )
     # of several rewards a group is dropped only where each of them is equal
-    trained = [c for c in _trained(algorithm) if "reward_parts" not in c.method.needs]
+    components = {c.method.name: c for c in (algorithm.base, algorithm.advantages)}
+    trained = [c for c in components.values() if "reward_parts" not in c.method.needs]
     for component in trained:
         if component.method.whole_batch:
             yield Finding(
@@ -251,105 +214,99 @@ def dropped_groups(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def _trained(algorithm: Algorithm) -> list[Component]:
-    components = (algorithm.base, algorithm.advantages)
-    return [*{c.method.name: c for c in components}.values()]
-
-
 def references(run: Preflight) -> Iterator[Finding]:
     """The reference's log-probs are computed, and of the distribution that the policy's are of."""
-    algorithm = run.known
-    compared = "ref_logprobs" in algorithm.needs
+    name = run.known.name
+    compared = "ref_logprobs" in run.known.needs
     if run[SKIP] and run["loss_fn.reference_policy_kl_penalty"]:
         yield Finding(SKIP, "the KL penalty needs the reference log-probs. Set it to false.")
     elif at(run.written, SKIP) and compared:
-        yield Finding(SKIP, f"{algorithm.name} needs the reference log-probs. Remove it.")
-    top_p, top_k = (run[f"policy.generation.{key}"] for key in ("top_p", "top_k"))
-    of_one = {
-        "policy.generation.top_p": (top_p not in (None, 1), "1.0"),
-        "policy.generation.top_k": (top_k not in (None, -1, 0), "null"),
-        "policy.router_replay.enabled": (run["policy.router_replay.enabled"], "false"),
+        yield Finding(SKIP, f"{name} needs the reference log-probs. Remove it.")
+    of_one = {  # the values at which it applies to neither, and how to write one of them
+        "policy.generation.top_p": ((None, 1), "1.0"),
+        "policy.generation.top_k": ((None, -1, 0), "null"),
+        "policy.router_replay.enabled": ((None, False), "false"),
     }
-    for path, (applied, off) in of_one.items():
-        if compared and applied:
+    for path, (neither, off) in of_one.items():
+        if compared and run[path] not in neither:
             yield Finding(
                 path,
                 "NeMo-RL applies it to the policy's log-probs but not to the reference's, and "
-                f"{algorithm.name} compares the two. Set it to {off}.",
+                f"{name} compares the two. Set it to {off}.",
             )
 
 
-def exact_entropies(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL reads a missing `_v2` as false."""
-    algorithm = run.known
-    old = run[f"{DTENSOR}.enabled"] and not run[f"{DTENSOR}._v2"]
-    if algorithm.needs & {"entropy", "entropy_gradient"} and old:
-        yield Finding(
+def unmet_needs(run: Preflight) -> Iterator[Finding]:
+    """What a method needs, and NeMo-RL does not have, or not with a key."""
+    name = run.known.name
+    needs = run.known.needs
+    yield from errors(
+        (  # a missing `_v2` is false
+            needs & {"entropy", "entropy_gradient"}
+            and run[f"{DTENSOR}.enabled"]
+            and not run[f"{DTENSOR}._v2"],
             f"{DTENSOR}._v2",
-            f"{algorithm.name} needs exact entropies, which only DTensor v2 and Megatron support. "
+            f"{name} needs exact entropies, which only DTensor v2 and Megatron support. "
             "Set it to true.",
-        )
-
-
-def measured_drift(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL measures no drift of an update."""
-    algorithm = run.known
-    if "drift" in algorithm.needs:
-        yield Finding(
+        ),
+        (
+            "drift" in needs,
             "method",
-            f"{algorithm.name} measures how far each update moved the policy, which NeMo-RL does "
+            f"{name} measures how far each update moved the policy, which NeMo-RL does "
             "not support. For spo, set forgetting: constant.",
-        )
-
-
-def teachers(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL has no other model than the initial policy beside the one that it trains."""
-    algorithm = run.known
-    if "teacher" in algorithm.needs:
-        yield Finding(
+        ),
+        (
+            "teacher" in needs,
             "method",
-            f"{algorithm.name} learns from a teacher, but NeMo-RL's reference is the initial "
+            f"{name} learns from a teacher, but NeMo-RL's reference is the initial "
             "policy, so nothing would be learned. Train it in the embedded engine.",
-        )
+        ),
+        (
+            "entropy_gradient" in needs and run[FUSED],
+            FUSED,
+            f"{name} needs logits for the gradient of the entropy, but with this key "
+            "none are computed. Set it to false.",
+        ),
+        (
+            "turn_rewards" in needs and run["grpo.reward_scaling.enabled"],
+            "grpo.reward_scaling.enabled",
+            f"it scales the whole reward, and not what {name} reads of each turn. Set it to false.",
+        ),
+        (
+            "reward_parts" in run.known.advantage_needs and run["grpo.reward_shaping.enabled"],
+            "grpo.reward_shaping.enabled",
+            f"NeMo-RL only shapes the sum of the rewards. {name} trains on each reward, so the "
+            "penalty would apply nowhere. Set it to false.",
+        ),
+    )
 
 
-def fused_layers(run: Preflight) -> Iterator[Finding]:
-    """Fused layers give log-probs as the method reads them."""
-    algorithm = run.known
-    if run[f"{MEGATRON}.use_linear_ce_fusion_loss"]:
-        yield Finding(
+def logprobs(run: Preflight) -> Iterator[Finding]:
+    """Fused layers give the trainer's log-probs; vLLM's raw ones are of another distribution."""
+    yield from errors(
+        (
+            run[f"{MEGATRON}.use_linear_ce_fusion_loss"],
             f"{MEGATRON}.use_linear_ce_fusion_loss",
             "NeMo-RL only supports it for SFT and DPO. Set it to false.",
-        )
-    path = f"{MEGATRON}.use_fused_linear_logprobs"
-    if run[path] and "entropy_gradient" in algorithm.needs:
-        yield Finding(
-            path,
-            f"{algorithm.name} needs logits for the gradient of the entropy, but with this key "
-            "none are computed. Set it to false.",
-        )
-    temperature = run["policy.generation.temperature"]
-    if run[path] and temperature != 1:
-        yield Finding(
+        ),
+        (
+            run[FUSED] and run["policy.generation.temperature"] != 1,
             "policy.generation.temperature",
             "NeMo-RL divides fused log-probs by the temperature instead of the logits. Set it to "
-            f"1, or set {path}: false.",
-        )
-
-
-def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
-    """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
-    path = f"{VLLM}.logprobs_mode"
+            f"1, or set {FUSED}: false.",
+        ),
+    )
     section = run[VLLM] or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):
-        yield Finding(path, f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
-    usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
-    for key, off in usual.items():
+        yield Finding(
+            f"{VLLM}.logprobs_mode", f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}"
+        )
+    for key, off in {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}.items():
         found = run[f"policy.generation.{key}"]
         if mode == "raw_logprobs" and found not in off:
             yield Finding(
-                path,
+                f"{VLLM}.logprobs_mode",
                 f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do. "
                 f"Corrections would treat the sampler as another policy. Set it to {PROCESSED}.",
             )
@@ -357,23 +314,25 @@ def sampler_logprobs(run: Preflight) -> Iterator[Finding]:
 
 def untried_gym(run: Preflight) -> Iterator[Finding]:
     """What NeMo Gym has never run with here."""
+    backend = run["policy.generation.backend"]
     if not uses_gym(run["env"]):
         return
-    if run.controlled:
-        yield Finding(
+    yield from errors(
+        (
+            run.controlled,
             "env.should_use_nemo_gym",
             "NeMo Gym has not been run here with the single controller. Use a base config without "
             "async_rl.",
-        )
-    if run["policy.is_vlm"]:
-        yield Finding(
+        ),
+        (
+            run["policy.is_vlm"],
             "policy.is_vlm",
             "NeMo Gym has only been run here with text. Use a base config without images or "
             "videos.",
-        )
-    backend = run["policy.generation.backend"]
-    if backend not in ("vllm", "megatron"):
-        yield Finding(
+        ),
+        (
+            backend not in ("vllm", "megatron"),
             "policy.generation.backend",
             f"NeMo Gym has not been run here with {backend}. Set it to vllm.",
-        )
+        ),
+    )

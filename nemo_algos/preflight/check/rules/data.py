@@ -12,7 +12,7 @@ from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import GYM, is_vlm, uses_gym
 from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import MCORE, VLLM
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
@@ -86,23 +86,31 @@ def environments(run: Preflight) -> Iterator[Finding]:
 
 def images(run: Preflight) -> Iterator[Finding]:
     """What NeMo-RL's own script for prompts with images asserts, or takes no notice of."""
+    trainer = "NeMo-RL trains on images with grpo_train only"
+    takes_images = run.nemo_rl.facts["asynchronous GRPO takes images"]
     if not is_vlm(run["data"]):
         return
-    path = f"{VLLM}.skip_tokenizer_init"
-    trainer = "NeMo-RL trains on images with grpo_train only"
-    if run.vllm and run[path] is not False:
-        yield error(path, "prompts with images need vLLM's tokenizer. Set it to false.")
-    if run["data_plane.enabled"]:
-        yield error(
-            "data_plane.enabled", f"{trainer}, which does not use the data plane. Set it to false."
-        )
-    takes_images = run.nemo_rl.facts["asynchronous GRPO takes images"]
-    if run["grpo.async_grpo.enabled"] and not takes_images:
-        yield error("grpo.async_grpo.enabled", f"{trainer}. Set it to false.")
+    yield from errors(
+        (
+            run.vllm and run[f"{VLLM}.skip_tokenizer_init"] is not False,
+            f"{VLLM}.skip_tokenizer_init",
+            "prompts with images need vLLM's tokenizer. Set it to false.",
+        ),
+        (
+            run["data_plane.enabled"],
+            "data_plane.enabled",
+            f"{trainer}, which does not use the data plane. Set it to false.",
+        ),
+        (
+            run["grpo.async_grpo.enabled"] and not takes_images,
+            "grpo.async_grpo.enabled",
+            f"{trainer}. Set it to false.",
+        ),
+    )
 
 
 def verifiers(run: Preflight) -> Iterator[Finding]:
-    """An unknown verifier scores 0, its error being caught with all others."""
+    """A verifier is known, and the prompt asks for the format that it reads: else all score 0."""
     for name in MATH:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
         known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
@@ -117,10 +125,6 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
                 f"env.{name}.verifier_type",
                 f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}. Correct the name.",
             )
-
-
-def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
-    """The prompt asks for the format that the verifier reads."""
     for path, data in datasets(run):
         env = f"env.{data.get('env_name')}"
         asked = _asked(data)
@@ -186,8 +190,8 @@ def files(run: Preflight) -> Iterator[Finding]:
                 )
 
 
-def validation_data(run: Preflight) -> Iterator[Finding]:
-    """Validation needs data of its own, or a share of the training data."""
+def validation(run: Preflight) -> Iterator[Finding]:
+    """Validation needs data of its own or a share of training's, in whole batches."""
     validates = (
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
     )
@@ -198,10 +202,6 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
             "grpo is set to validate, but there is no validation data. Give it a data set as in "
             "`data.train`, or set `grpo.val_period: 0`.",
         )
-
-
-def validation_batches(run: Preflight) -> Iterator[Finding]:
-    """Validation takes whole batches of at most max_val_samples."""
     samples = run["grpo.max_val_samples"]
     batch = run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < (batch or 0):
@@ -212,30 +212,41 @@ def validation_batches(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def gym_servers(run: Preflight) -> Iterator[Finding]:
-    """The servers are started, find an engine that answers over HTTP, and give what is trained."""
+def gym(run: Preflight) -> Iterator[Finding]:
+    """NeMo Gym's servers find an engine that answers over HTTP, and rows of their own."""
     if not uses_gym(run["env"]):
         return
-    if run[f"{GENERATION}.backend"] == "megatron" and not run[f"{MCORE}.expose_http_server"]:
-        yield error(
+    paths = run[CONFIGS]
+    asked_over_http = run[f"{GENERATION}.backend"] == "megatron"
+    yield from errors(
+        (
+            asked_over_http and not run[f"{MCORE}.expose_http_server"],
             f"{MCORE}.expose_http_server",
             "NeMo Gym's servers ask the engine over HTTP. Set it to true.",
-        )
-    paths = run[CONFIGS]
-    if not paths:
-        yield error(CONFIGS, f"they name NeMo Gym's servers. List {MODEL} and your environment's.")
-    elif not any(str(path).endswith("_for_training.yaml") for path in paths):
+        ),
+        (
+            not paths,
+            CONFIGS,
+            f"they name NeMo Gym's servers. List {MODEL} and your environment's.",
+        ),
+        (
+            run["grpo.max_val_samples"] is not None,
+            "grpo.max_val_samples",
+            "NeMo Gym validates on the whole data set. Set it to null.",
+        ),
+        (
+            run[f"{GYM}.is_trajectory_collection"],
+            f"{GYM}.is_trajectory_collection",
+            "NeMo-RL would write down rollouts, and train nothing. Set it to false, or run "
+            "NeMo-RL's run_grpo_nemo_gym.py.",
+        ),
+    )
+    if paths and not any(str(path).endswith("_for_training.yaml") for path in paths):
         yield warning(
             CONFIGS,
             "servers of another model than `..._for_training.yaml` return no tokens to train on. "
             f"List {MODEL}, unless yours return them.",
         )
-
-
-def gym_data(run: Preflight) -> Iterator[Finding]:
-    """Rows are Gym's, and the whole data set validates."""
-    if not uses_gym(run["env"]):
-        return
     for path, data in datasets(run):
         if data.get("processor") != PROCESSOR:
             yield error(
@@ -243,17 +254,6 @@ def gym_data(run: Preflight) -> Iterator[Finding]:
                 f"NeMo Gym takes rows of its own, which {data.get('processor')} does not give. "
                 f"Set it to {PROCESSOR}.",
             )
-    if run["grpo.max_val_samples"] is not None:
-        yield error(
-            "grpo.max_val_samples", "NeMo Gym validates on the whole data set. Set it to null."
-        )
-    path = f"{GYM}.is_trajectory_collection"
-    if run[path]:
-        yield error(
-            path,
-            "NeMo-RL would write down rollouts, and train nothing. Set it to false, or run "
-            "NeMo-RL's run_grpo_nemo_gym.py.",
-        )
     for key in ("top_k", "val_top_k"):
         if run[f"{GENERATION}.{key}"]:
             yield error(f"{GENERATION}.{key}", "NeMo Gym's requests have no top_k. Set it to null.")

@@ -42,7 +42,9 @@ def fp8_training(run: Preflight) -> Iterator[Finding]:
             f"{MEGATRON}.transformer_impl",
             "Megatron's local layers ignore FP8. Set it to transformer_engine.",
         )
-    needed = _alignment(run)
+    split = run[f"{MEGATRON}.sequence_parallel"]
+    ranks = run[f"{MEGATRON}.tensor_model_parallel_size"] if split else 1
+    needed = 32 * ranks if run[f"{FP8}.fp8_recipe"] == "mxfp8" else lcm(16, 8 * ranks)
     found = run[DIVISOR]
     if not run["policy.sequence_packing.enabled"] and found % needed:
         more = -(-found // needed) * needed
@@ -51,16 +53,6 @@ def fp8_training(run: Preflight) -> Iterator[Finding]:
             "NeMo-RL pads sequences to FP8's tiles only when it packs them. Set it to a multiple "
             f"of {needed}, such as {more}, or set `policy.sequence_packing.enabled: true`.",
         )
-
-
-def _alignment(run: Preflight) -> int:
-    """Tokens per sequence that FP8's GEMMs divide.
-
-    8 on each rank going forward, 16 in the weights' gradient; of mxfp8 blocks of 32 on each rank.
-    """
-    split = run[f"{MEGATRON}.sequence_parallel"]
-    ranks = run[f"{MEGATRON}.tensor_model_parallel_size"] if split else 1
-    return 32 * ranks if run[f"{FP8}.fp8_recipe"] == "mxfp8" else lcm(16, 8 * ranks)
 
 
 def fp8_rollouts(run: Preflight) -> Iterator[Finding]:

@@ -30,13 +30,39 @@ NO_ARGUMENT = {"sleep_level": "NeMo-RL chooses the level of vLLM's sleep itself.
 
 
 def engines(run: Preflight) -> Iterator[Finding]:
-    """An engine's GPUs divide those that generate."""
+    """An engine's GPUs divide those that generate, the model's heads and its experts."""
+    if not run.vllm:
+        return
     a = run.layout
-    if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
+    m = run.model
+    tensor = a.generation_tensor
+    if a.generation_gpus % (tensor * a.generation_pipeline):
         yield error(
             TENSOR,
-            f"TP {a.generation_tensor} x PP {a.generation_pipeline} does not divide the number of "
+            f"TP {tensor} x PP {a.generation_pipeline} does not divide the number of "
             f"generation GPUs ({a.generation_gpus}). {_tensors(run)}",
+        )
+    if m and not splits_heads(m, tensor):
+        yield error(
+            TENSOR,
+            f"the model's {m.attention.heads} attention heads and {m.attention.groups} key-value "
+            f"heads do not divide over {tensor} ranks. {_tensors(run)}",
+        )
+    if a.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
+        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it. Set it to true.")
+    path = f"{VLLM}.expert_parallel_size"
+    parts = run[path] or 1
+    if parts > 1 and parts % tensor:
+        yield error(
+            path,
+            f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}. Set it to "
+            f"{tensor}, or to 1.",
+        )
+    elif 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
+        yield error(
+            path,
+            "the asynchronous engine only supports its tensor_parallel_size here. Set it to "
+            f"{tensor}.",
         )
 
 
@@ -46,52 +72,15 @@ def _tensors(run: Preflight) -> str:
     gpus = a.generation_gpus // a.generation_pipeline
     if a.generation_gpus % a.generation_pipeline:
         return f"Set `{VLLM}.pipeline_parallel_size` to a divisor of {a.generation_gpus} first."
-    heads = run.model.num_attention_heads if run.model else gpus
+    heads = run.model.attention.heads if run.model else gpus
     sizes = [t for t in divisors(gcd(gpus, heads)) if not run.model or splits_heads(run.model, t)]
     return f"Set it to {near(a.generation_tensor, sizes)}."
 
 
 def splits_heads(model: Model, tensor: int) -> bool:
     """Whether vLLM can split a model's heads so: it splits or copies key-value heads."""
-    heads = model.num_attention_heads % tensor == 0
-    return heads and (model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0)
-
-
-def engine_heads(run: Preflight) -> Iterator[Finding]:
-    """vLLM splits attention heads, and splits or copies key-value heads."""
-    m = run.model
-    tensor = run.layout.generation_tensor
-    if run.vllm and m and not splits_heads(m, tensor):
-        yield error(
-            TENSOR,
-            f"the model's {m.num_attention_heads} attention heads and {m.kv_heads} key-value "
-            f"heads do not divide over {tensor} ranks. {_tensors(run)}",
-        )
-
-
-def engine_pipeline(run: Preflight) -> Iterator[Finding]:
-    """vLLM's pipelines need its asynchronous engine."""
-    if run.vllm and run.layout.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it. Set it to true.")
-
-
-def engine_experts(run: Preflight) -> Iterator[Finding]:
-    """vLLM's expert parallelism is its data x tensor parallelism."""
-    path = f"{VLLM}.expert_parallel_size"
-    tensor = run.layout.generation_tensor
-    parts = run[path] or 1
-    if run.vllm and parts > 1 and parts % tensor:
-        yield error(
-            path,
-            f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}. Set it to "
-            f"{tensor}, or to 1.",
-        )
-    elif run.vllm and 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
-        yield error(
-            path,
-            "the asynchronous engine only supports its tensor_parallel_size here. Set it to "
-            f"{tensor}.",
-        )
+    heads = model.attention.heads % tensor == 0
+    return heads and (model.attention.groups % tensor == 0 or tensor % model.attention.groups == 0)
 
 
 def engine_arguments(run: Preflight) -> Iterator[Finding]:
@@ -115,7 +104,7 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
 
 
 def sampling(run: Preflight) -> Iterator[Finding]:
-    """top_k has a range, and greedy responses to a prompt are all the same."""
+    """Responses to a prompt differ, end where they are over, and are sampled as in validation."""
     top_k = run[f"{GENERATION}.top_k"]
     if top_k is not None and top_k != -1 and top_k < 1:
         yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
@@ -124,32 +113,29 @@ def sampling(run: Preflight) -> Iterator[Finding]:
             f"{GENERATION}.temperature",
             "at 0 all responses to a prompt are the same, so nothing is learned. Set it to 1.0.",
         )
-
-
-def stops(run: Preflight) -> Iterator[Finding]:
-    """A response is not over at the end of its first line."""
-    path = f"{GENERATION}.stop_strings"
-    blank = [text for text in run[path] or [] if not str(text).strip()]
+    blank = [text for text in run[f"{GENERATION}.stop_strings"] or [] if not str(text).strip()]
     if blank:
         yield warning(
-            path,
+            f"{GENERATION}.stop_strings",
             f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer. "
             "Remove it, unless an answer is one line.",
         )
-
-
-def validation_sampling(run: Preflight) -> Iterator[Finding]:
-    """Validation samples as training does, but for NeMo-Gym."""
     for key in ("temperature", "top_p", "top_k"):
         path = f"{GENERATION}.val_{key}"
-        differs = path.rpartition(".")[2] in (run[GENERATION] or {})
-        gym = run["env.should_use_nemo_gym"]
-        if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
+        named = f"val_{key}" in (run[GENERATION] or {}) and not run["env.should_use_nemo_gym"]
+        if named and run[path] != run[f"{GENERATION}.{key}"]:
             yield error(
                 path,
                 "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
                 f"value of `{key}`.",
             )
+    path = f"{GENERATION}.temperature"
+    if run[path] not in (None, 0, 1):
+        yield note(
+            path,
+            f"it is {run[path]:g}, but the papers train at 1.0, where samples come from the "
+            "policy itself. Set it to 1.0 to do the same.",
+        )
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
@@ -176,15 +162,4 @@ def precision(run: Preflight) -> Iterator[Finding]:
             path,
             f"rollouts in {run[path]} are not sampled from the policy trained in "
             f"{run['policy.precision']}. Use one precision, or set `{CORRECTION}: true`.",
-        )
-
-
-def tempered(run: Preflight) -> Iterator[Finding]:
-    """The papers sample at 1."""
-    path = f"{GENERATION}.temperature"
-    if run[path] not in (None, 0, 1):
-        yield note(
-            path,
-            f"it is {run[path]:g}, but the papers train at 1.0, where samples come from the "
-            "policy itself. Set it to 1.0 to do the same.",
         )

@@ -6,13 +6,13 @@ from math import gcd
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
-from nemo_algos.preflight.check.rule import Preflight, divisors, error, near, warning
+from nemo_algos.preflight.check.rule import Preflight, divisors, error, errors, near, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 
 
 def one_backend(run: Preflight) -> Iterator[Finding]:
-    """Exactly one of Megatron and DTensor trains."""
+    """Exactly one of Megatron and DTensor trains; keys of the other are ignored."""
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
@@ -20,6 +20,20 @@ def one_backend(run: Preflight) -> Iterator[Finding]:
             f"{MEGATRON}.enabled",
             f"{what} enabled. Enable exactly one: this or `{DTENSOR}.enabled`.",
         )
+    idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
+    for name in idle:
+        section = (run.written.get("policy") or {}).get(name) or {}
+        keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
+        if keys:
+            trains = "Megatron" if run.megatron else "DTensor"
+            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
+            if run.megatron:
+                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
+            yield warning(
+                f"policy.{name}",
+                f"{trains} trains and ignores this section: its settings are in {own}. Move your "
+                "keys there, or remove them.",
+            )
 
 
 def generation_share(run: Preflight) -> Iterator[Finding]:
@@ -43,7 +57,7 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
 
 
 def train_ranks(run: Preflight) -> Iterator[Finding]:
-    """A replica's GPUs divide those of training."""
+    """A replica's GPUs divide those of training, and those of a copy of all experts do."""
     a = run.layout
     groups = ("tensor", "pipeline", "context")
     if a.train_gpus % a.model_ranks:
@@ -52,6 +66,12 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
             run.size_key(group),
             f"TP {a.tensor} x PP {a.pipeline} x CP {a.context} does not divide the {a.train_gpus} "
             f"training GPUs. {sizes_of(run, group)}",
+        )
+    if run.megatron and a.train_gpus % a.expert_ranks:
+        yield error(
+            run.size_key("expert"),
+            f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline} does not divide the "
+            f"{a.train_gpus} training GPUs. {sizes_of(run, 'expert')}",
         )
 
 
@@ -66,82 +86,65 @@ def sizes_of(run: Preflight, group: str, *numbers: int) -> str:
     if a.train_gpus % beside:
         return "Change it and another parallel size, or `cluster.num_nodes`."
     if group == "tensor" and run.model:
-        numbers += (run.model.num_attention_heads,)
+        numbers += (run.model.attention.heads,)
     return f"Set it to {near(size, divisors(gcd(a.train_gpus // beside, *numbers)))}."
 
 
-def expert_ranks(run: Preflight) -> Iterator[Finding]:
-    """A copy of all experts divides the GPUs of training."""
-    a = run.layout
-    if run.megatron and a.train_gpus % a.expert_ranks:
-        yield error(
-            run.size_key("expert"),
-            f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline} does not divide the "
-            f"{a.train_gpus} training GPUs. {sizes_of(run, 'expert')}",
-        )
-
-
-def heads(run: Preflight) -> Iterator[Finding]:
-    """Tensor parallelism splits attention heads."""
+def tensor_parallel(run: Preflight) -> Iterator[Finding]:
+    """Tensor parallelism splits attention heads, key-value heads and the vocabulary."""
     m = run.model
+    if m is None:
+        return
     tensor = run.layout.tensor
-    if m and m.num_attention_heads % tensor:
-        cure = sizes_of(run, "tensor", m.kv_heads)
+    groups = m.attention.groups
+    if m.attention.heads % tensor:
         yield error(
             run.size_key("tensor"),
-            f"the model's {m.num_attention_heads} attention heads do not divide over {tensor} "
-            f"tensor-parallel ranks. {cure}",
+            f"the model's {m.attention.heads} attention heads do not divide over {tensor} "
+            f"tensor-parallel ranks. {sizes_of(run, 'tensor', groups)}",
         )
-
-
-def kv_heads(run: Preflight) -> Iterator[Finding]:
-    """Key-value heads are split too; Megatron may also copy them."""
-    m = run.model
-    tensor = run.layout.tensor
-    if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
+    if (
+        m
+        and m.attention.groups % tensor
+        and not (run.megatron and tensor % m.attention.groups == 0)
+    ):
         also = "" if run.megatron else " Or train with Megatron, which copies them."
         yield error(
             run.size_key("tensor"),
-            f"the model's {m.kv_heads} key-value heads do not divide over {tensor} "
-            f"tensor-parallel ranks. {sizes_of(run, 'tensor', m.kv_heads)}{also}",
+            f"the model's {groups} key-value heads do not divide over {tensor} "
+            f"tensor-parallel ranks. {sizes_of(run, 'tensor', groups)}{also}",
         )
-
-
-def vocabulary(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
-    m = run.model
-    tensor = run.layout.tensor
-    if m and m.vocab_size % tensor:
-        what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
-        cure = sizes_of(run, "tensor", m.vocab_size)
-        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. {cure}")
-        yield (
-            warning(wrong.path, f"{what}, and Megatron stops unless it is padded. {cure}")
+    if m.vocab_size % tensor:
+        then = (
+            "and Megatron stops unless it is padded"
             if run.megatron
-            else wrong
+            else "so all log-probs are wrong"
+        )
+        say = warning if run.megatron else error
+        yield say(
+            run.size_key("tensor"),
+            f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks, "
+            f"{then}. {sizes_of(run, 'tensor', m.vocab_size)}",
         )
 
 
 def layers(run: Preflight) -> Iterator[Finding]:
-    """Pipeline stages have equal numbers of layers, the first and the last where they say so."""
+    """Pipeline stages have equal numbers of layers, and ranks equal numbers of experts."""
     stages = run.layout.pipeline
     names = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
     ends = [run[name] for name in names if run[name]]
-    if not run.model or stages == 1:
-        return
-    rest = run.model.num_hidden_layers - sum(ends)
-    middle = stages - len(ends)
-    if rest < 0 or (rest % middle if middle > 0 else rest):
-        cure = sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
-        yield error(
-            run.size_key("pipeline"),
-            f"{rest} layers do not divide evenly over {middle} pipeline stages. {cure} Or change "
-            "num_layers_in_first/last_pipeline_stage.",
-        )
-
-
-def experts(run: Preflight) -> Iterator[Finding]:
-    """Experts are split whole; a dense model has none."""
+    if run.model and stages != 1:
+        rest = len(run.model.layers) - sum(ends)
+        middle = stages - len(ends)
+        if rest < 0 or (rest % middle if middle > 0 else rest):
+            cure = (
+                sizes_of(run, "pipeline", rest) if not ends else "Choose a divisor of these layers."
+            )
+            yield error(
+                run.size_key("pipeline"),
+                f"{rest} layers do not divide evenly over {middle} pipeline stages. {cure} Or "
+                "change num_layers_in_first/last_pipeline_stage.",
+            )
     m = run.model
     parts = run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
@@ -155,44 +158,47 @@ def experts(run: Preflight) -> Iterator[Finding]:
         yield error(run.size_key("expert"), said)
 
 
-def sequence_parallel(run: Preflight) -> Iterator[Finding]:
-    """Experts with tensor parallelism need it; without tensor parallelism there is none."""
+def split_sequences(run: Preflight) -> Iterator[Finding]:
+    """Sequences are split by tensor and by context parallelism, in whole parts."""
     a = run.layout
-    path = f"{run.section}.sequence_parallel"
+    sequence = f"{run.section}.sequence_parallel"
     mixture = run.model and run.model.experts
-    if run.megatron and a.tensor == 1 and a.sequence_parallel:
-        yield error(path, "Megatron refuses it without tensor parallelism. Set it to false.")
-    if run.megatron and a.tensor > 1 and mixture and not a.sequence_parallel:
-        yield error(path, "a mixture of experts with tensor parallelism needs it. Set it to true.")
-
-
-def context_parallel(run: Preflight) -> Iterator[Finding]:
-    """Megatron splits packed sequences, DTensor unpacked ones without sequence parallelism."""
-    a = run.layout
-    packed = "policy.sequence_packing.enabled"
-    if a.context > 1 and run.megatron and not run[packed]:
-        yield error(packed, "Megatron's context parallelism needs packing. Set it to true.")
-    if a.context > 1 and not run.megatron and run[packed]:
-        yield error(packed, "DTensor's context parallelism refuses packing. Set it to false.")
-    if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
-        yield error(
-            f"{DTENSOR}.sequence_parallel",
+    packed = run["policy.sequence_packing.enabled"]
+    yield from errors(
+        (
+            run.megatron and a.tensor == 1 and a.sequence_parallel,
+            sequence,
+            "Megatron refuses it without tensor parallelism. Set it to false.",
+        ),
+        (
+            run.megatron and a.tensor > 1 and mixture and not a.sequence_parallel,
+            sequence,
+            "a mixture of experts with tensor parallelism needs it. Set it to true.",
+        ),
+        (
+            run.megatron and a.context > 1 and not packed,
+            "policy.sequence_packing.enabled",
+            "Megatron's context parallelism needs packing. Set it to true.",
+        ),
+        (
+            not run.megatron and a.context > 1 and packed,
+            "policy.sequence_packing.enabled",
+            "DTensor's context parallelism refuses packing. Set it to false.",
+        ),
+        (
+            not run.megatron and a.context > 1 and a.tensor > 1 and a.sequence_parallel,
+            sequence,
             "DTensor cannot combine it with context parallelism. Set it to false.",
-        )
-
-
-def divisor(run: Preflight) -> Iterator[Finding]:
-    """A packed sequence is cut into 2 CP parts, and each into TP with sequence parallelism."""
-    a = run.layout
+        ),
+    )
     path = "policy.make_sequence_length_divisible_by"
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
-    if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
-        more = -(-run[path] // needed) * needed
+    if run.megatron and packed and run[path] % needed:
         yield error(
             path,
             f"{run[path]} is not a multiple of {needed} (2 x CP with context parallelism, times "
-            f"TP with sequence parallelism). Set it to {more}.",
+            f"TP with sequence parallelism). Set it to {-(-run[path] // needed) * needed}.",
         )
 
 
@@ -208,37 +214,14 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def replicas(run: Preflight) -> Iterator[Finding]:
-    """DTensor's hybrid sharding divides data parallelism."""
+def fsdp(run: Preflight) -> Iterator[Finding]:
+    """DTensor's hybrid sharding divides data parallelism; it cannot offload on one GPU."""
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
-        found = near(copies, divisors(run.layout.data))
         yield error(
             f"{DTENSOR}.dp_replicate_size",
             f"{copies} does not divide the {run.layout.data} data-parallel ranks. Set it to "
-            f"{found}.",
+            f"{near(copies, divisors(run.layout.data))}.",
         )
-
-
-def offload_alone(run: Preflight) -> Iterator[Finding]:
-    """DTensor cannot offload on one GPU."""
     if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
         yield error(f"{DTENSOR}.cpu_offload", "it needs more than one GPU. Set it to false.")
-
-
-def other_backend(run: Preflight) -> Iterator[Finding]:
-    """Keys of the backend that does not train are ignored."""
-    idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
-    for name in idle:
-        section = (run.written.get("policy") or {}).get(name) or {}
-        keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
-        if keys:
-            trains = "Megatron" if run.megatron else "DTensor"
-            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
-            if run.megatron:
-                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
-            yield warning(
-                f"policy.{name}",
-                f"{trains} trains and ignores this section: its settings are in {own}. Move your "
-                "keys there, or remove them.",
-            )

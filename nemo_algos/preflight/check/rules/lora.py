@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import erf, frexp, ldexp, sqrt
 from pathlib import Path
 from statistics import NormalDist, mean
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import modules
@@ -62,57 +62,42 @@ def stored(folder: Path) -> list[float]:
     found = list[float]()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
-            found += _elements(file)
+            size = int.from_bytes(file.read(8), "little")
+            for name, tensor in json.loads(file.read(size)).items():
+                kind = {"BF16": "H", "F16": "e", "F32": "f"}.get(tensor.get("dtype"))
+                if kind is None or not name.endswith("_proj.weight"):
+                    continue
+                start, end = tensor["data_offsets"]
+                file.seek(8 + size + start)
+                read = file.read(min(end - start, TAKEN * struct.calcsize(kind)))
+                values = struct.unpack(f"<{len(read) // struct.calcsize(kind)}{kind}", read)
+                if kind == "H":  # the upper half of a float32
+                    values = [struct.unpack("<f", struct.pack("<I", v << 16))[0] for v in values]
+                found += values
     return found
 
 
-def _elements(file: BinaryIO) -> Iterator[float]:
-    size = int.from_bytes(file.read(8), "little")
-    header = json.loads(file.read(size))
-    for name, tensor in header.items():
-        kind = {"BF16": "H", "F16": "e", "F32": "f"}.get(tensor.get("dtype"))
-        if kind is None or not name.endswith("_proj.weight"):
-            continue
-        start, end = tensor["data_offsets"]
-        file.seek(8 + size + start)
-        read = file.read(min(end - start, TAKEN * struct.calcsize(kind)))
-        values = struct.unpack(f"<{len(read) // struct.calcsize(kind)}{kind}", read)
-        yield from (_bfloat16(v) for v in values) if kind == "H" else values
-
-
-def _bfloat16(bits: int) -> float:
-    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-
-
-def lora(run: Preflight) -> Iterator[Finding]:
-    """DTensor's LoRA has no Triton kernels for tensor parallelism."""
+def adapted_modules(run: Preflight) -> Iterator[Finding]:
+    """Modules are named in one way, by patterns that the model has; Triton excludes TP."""
     split = not run.megatron and run.layout.tensor > 1
     if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
         yield error(f"{LORA}.use_triton", "it excludes tensor parallelism. Set it to false.")
-
-
-def adapted_modules(run: Preflight) -> Iterator[Finding]:
-    """Modules are named in one way: by all of them, by names, or by the names of the others."""
     path = _section(run)
-    ways = [
-        key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
-    ]
+    ways = [*_patterns(run)]
     if path and len(ways) > 1:
+        off = "false" if ways[0] == "match_all_linear" else "[]"
         yield error(
             f"{path}.{ways[0]}",
-            f"it excludes {ways[1]}. Set this to {_off(ways[0])}, or remove `{ways[1]}`.",
+            f"it excludes {ways[1]}. Set this to {off}, or remove `{ways[1]}`.",
         )
-
-
-def adapted_names(run: Preflight) -> Iterator[Finding]:
-    """Every pattern names a module that the model has; without any there is nothing to train."""
-    path = _section(run)
     names = _linear(run)
-    unmet = [p for p in _of(run, "target_modules") if not any(_is_named(p, n) for n in names)]
+    known = sorted({name.rpartition(".")[2] for name in names})
+    asked = _patterns(run).get("target_modules", [])
+    # as both match: the module's own name, or the full one by the pattern
+    unmet = [p for p in asked if p not in known and not any(_matches(p, n) for n in names)]
     if path is None or not names or not unmet:
         return
-    known = sorted({name.rpartition(".")[2] for name in names})
-    none = len(unmet) == len(_of(run, "target_modules"))
+    none = len(unmet) == len(asked)
     effect = "so no adapter would be trained" if none else "so these have no effect"
     say = error if none else warning
     yield say(
@@ -133,19 +118,19 @@ def _linear(run: Preflight) -> set[str]:
     return found | {"lm_head"} if found else set()
 
 
-def _is_named(pattern: str, name: str) -> bool:
-    """As both match: the module's own name, or the full one by the pattern."""
-    return pattern == name.rpartition(".")[2] or _matches(pattern, name)
-
-
 def adapted_head(run: Preflight) -> Iterator[Finding]:
     """The rollouts never get an adapter of an output layer that is tied to the embeddings."""
     path = _section(run)
     head = "output_layer" if run.megatron else "lm_head"
     tied = run.model.tied if run.model else None
-    if path is None or tied is False or not _adapts(run, head):
+    patterns = _patterns(run)
+    key = next(iter(patterns), "target_modules")
+    adapted = run.megatron  # without any pattern Automodel takes *_proj alone
+    if patterns:
+        named = any(_matches(pattern, head) for pattern in patterns[key])
+        adapted = not named if key == "exclude_modules" else named
+    if path is None or tied is False or not adapted:
         return
-    key = _chosen(run)
     names = f"target_modules: {HEAD[head]}".replace("'", '"')
     cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
     what = f"the adapters include {head}, which vLLM does not have as a separate weight"
@@ -166,7 +151,7 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
 def adapted_experts(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's refit merges adapters of linear layers alone, not Automodel's of whole experts."""
     mixture = run.model is None or run.model.experts
-    named = any(_matches(pattern, EXPERTS) for pattern in _of(run, "target_modules"))
+    named = any(_matches(pattern, EXPERTS) for pattern in _patterns(run).get("target_modules", []))
     if mixture and named and not run.megatron and _section(run):
         say = error if run.model else warning
         yield say(
@@ -180,7 +165,8 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     """Both backends merge adapters at refit, which loses what is below the weights' spacing."""
     path = _section(run)
     model = run.model
-    digits = _digits(run)
+    found = (DIGITS.get(str(run[key])) for key in ("policy.precision", f"{VLLM}.precision"))
+    digits = min((digits for digits in found if digits), default=None)
     optimizer = f"{OPTIMIZER}.optimizer" if run.megatron else "policy.optimizer.name"
     rate = run[peak_rate(run)] if "adam" in str(run[optimizer]).lower() else None
     inside = run["policy.generation.backend"] == "megatron"
@@ -191,7 +177,9 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     adapter = Adapter(run[f"{path}.dim"], run[f"{path}.alpha"], model.hidden_size, xavier)
     measured = stored(Path(run["policy.model_name"]))
     weights = measured or ASSUMED
-    steps = _updates(run)
+    epochs = run["grpo.num_update_epochs"] or 1
+    batch = run["policy.train_global_batch_size"]
+    steps = max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
     noise, straight = (
         unchanged(weights, adapter.update(rate * moves), digits) for moves in (sqrt(steps), steps)
     )
@@ -208,51 +196,24 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def _digits(run: Preflight) -> int | None:
-    """Of the weights that are sent; None where they keep the update."""
-    found = (DIGITS.get(str(run[key])) for key in ("policy.precision", f"{VLLM}.precision"))
-    return min((digits for digits in found if digits), default=None)
-
-
-def _updates(run: Preflight) -> int:
-    epochs = run["grpo.num_update_epochs"] or 1
-    batch = run["policy.train_global_batch_size"]
-    return max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
-
-
 def _section(run: Preflight) -> str | None:
     """The section of the adapters that train."""
     path = PEFT if run.megatron else LORA
     return path if run[f"{path}.enabled"] else None
 
 
-def _of(run: Preflight, key: str) -> list[str]:
-    """The patterns of a list; ["*"] where a switch is on."""
-    value = run[f"{PEFT if run.megatron else LORA}.{key}"]
-    if isinstance(value, str):
-        return [value]
-    return [str(v) for v in value] if isinstance(value, list) else ["*"] if value is True else []
-
-
-def _chosen(run: Preflight) -> str:
-    """The key that decides which modules have adapters."""
-    keys = ("match_all_linear", "target_modules", "exclude_modules")
-    return next((key for key in keys if _of(run, key)), "target_modules")
-
-
-def _adapts(run: Preflight, head: str) -> bool:
-    """Whether the output layer has an adapter: without any pattern Automodel takes *_proj alone."""
-    key = _chosen(run)
-    patterns = _of(run, key)
-    if key == "exclude_modules":
-        return not any(_matches(pattern, head) for pattern in patterns)
-    return any(_matches(p, head) for p in patterns) if patterns else run.megatron
+def _patterns(run: Preflight) -> dict[str, list[str]]:
+    """The patterns of each key that has some; the first key decides, and a switch has `*`."""
+    found = dict[str, list[str]]()
+    for key in ("match_all_linear", "target_modules", "exclude_modules"):
+        value = run[f"{PEFT if run.megatron else LORA}.{key}"]
+        if value is True or isinstance(value, str):
+            value = ["*" if value is True else value]
+        if isinstance(value, list) and value:
+            found[key] = [str(pattern) for pattern in value]
+    return found
 
 
 def _matches(pattern: str, name: str) -> bool:
     """As Automodel and Megatron-Bridge compare a module's name: `*` stands for anything."""
     return bool(re.fullmatch(re.sub(r"(\\\.)?\\\*", ".*", re.escape(pattern)), name))
-
-
-def _off(key: str) -> str:
-    return "false" if key == "match_all_linear" else "[]"

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
 from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.conflicts import success_readers
 from nemo_algos.preflight.check.rules.data import datasets, environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
@@ -28,36 +27,20 @@ GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environ
 
 
 def usual_sizes(run: Preflight) -> Iterator[Finding]:
-    """A value far from every published one is often a slipped digit."""
+    """A value far from every published one is often a slipped digit; so is a small group."""
     a = run.algorithm
     parts = {"method": a.base} if a else {}
     if a and a.bounds is not a.base:
         parts["method.bounds"] = a.bounds
     for path, part in parts.items():
-        yield from _unusual(path, part.method, part.params)
-
-
-def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
-    for name, (low, high) in usual(type(params)).items():
-        value = getattr(params, name)
-        default = type(params).model_fields[name].default
-        if not low <= value <= high and value != default:
-            yield warning(
-                f"{path}.{name}",
-                f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g}). "
-                "Check the digits.",
-            )
-
-
-def usual(params: type[Params]) -> dict[str, Usual]:
-    """The usual sizes by parameter."""
-    marks = {k: field.metadata for k, field in params.model_fields.items()}
-    return {k: mark for k, found in marks.items() for mark in found if isinstance(mark, Usual)}
-
-
-def token_sized_clip(run: Preflight) -> Iterator[Finding]:
-    """A ratio that is a mean over a sequence moves far less than a token's."""
-    a = run.algorithm
+        for name, (low, high) in usual(type(part.params)).items():
+            value = getattr(part.params, name)
+            if not low <= value <= high and value != type(part.params).model_fields[name].default:
+                yield warning(
+                    f"{path}.{name}",
+                    f"{value:g} is outside the usual range of {part.method.name} ({low:g} to "
+                    f"{high:g}). Check the digits.",
+                )
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
         yield note(
@@ -65,10 +48,6 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
             "a sequence-level ratio hardly ever reaches this clip range. Set it to 4e-4, and "
             "`method.clip_low: 3e-4`, as the GSPO paper does.",
         )
-
-
-def penalty(run: Preflight) -> Iterator[Finding]:
-    """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
         yield warning(
@@ -78,22 +57,6 @@ def penalty(run: Preflight) -> Iterator[Finding]:
         )
     elif found >= 0.01 and at(run.written, KL) is None:
         yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
-
-
-def steep_gradient(run: Preflight) -> Iterator[Finding]:
-    """A product of ratios needs gradient clipping (docs/methods/quatro.md)."""
-    base = run.algorithm and run.algorithm.base
-    if base and base.params.steep and not 0 < (run[NORM] or 0) <= 10:
-        yield warning(
-            NORM,
-            f"gradients of {base.method.name} are steep beyond its trust region, so they need "
-            "clipping. Set e.g. 1.0.",
-        )
-
-
-def paper_group(run: Preflight) -> Iterator[Finding]:
-    """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
-    a = run.algorithm
     path = "grpo.num_generations_per_prompt"
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
         yield warning(
@@ -101,6 +64,27 @@ def paper_group(run: Preflight) -> Iterator[Finding]:
             f"{a.name} estimates statistics from each group, and {run[path]} responses are few "
             "(the papers have 8). Set it to 8 or more.",
         )
+
+
+def usual(params: type[Params]) -> dict[str, Usual]:
+    """The usual sizes by parameter."""
+    marks = {k: field.metadata for k, field in params.model_fields.items()}
+    return {k: mark for k, found in marks.items() for mark in found if isinstance(mark, Usual)}
+
+
+def gradient_clip(run: Preflight) -> Iterator[Finding]:
+    """A product of ratios needs gradient clipping (docs/methods/quatro.md), by a norm above 0."""
+    base = run.algorithm and run.algorithm.base
+    if base and base.params.steep and not 0 < (run[NORM] or 0) <= 10:
+        yield warning(
+            NORM,
+            f"gradients of {base.method.name} are steep beyond its trust region, so they need "
+            "clipping. Set e.g. 1.0.",
+        )
+    found = run[NORM]
+    if not run.megatron and found is not None and found <= 0:
+        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
+        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
 
 
 def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
@@ -144,34 +128,29 @@ def _dropped(section: Any, above: str) -> Iterator[str]:
             yield f"{above}.{key}"
 
 
-def gradient_clip(run: Preflight) -> Iterator[Finding]:
-    """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
-    found = run[NORM]
-    if not run.megatron and found is not None and found <= 0:
-        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
-        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
-
-
 def router_replay(run: Preflight) -> Iterator[Finding]:
     """Replayed are the decoder's routes: not MTP's, not the reference's."""
     if not run[REPLAY]:
         return
-    if not (run.megatron and run.vllm):
-        yield error(
-            REPLAY, "it needs Megatron for training and vLLM for generation. Set it to false."
-        )
-    if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
-        yield error(
+    yield from errors(
+        (
+            not (run.megatron and run.vllm),
+            REPLAY,
+            "it needs Megatron for training and vLLM for generation. Set it to false.",
+        ),
+        (
+            run["grpo.async_grpo.enabled"] and run["data_plane.enabled"],
             REPLAY,
             "it does not work with asynchronous GRPO over the data plane. Set it or "
             "`data_plane.enabled` to false.",
-        )
-    if run[MTP]:
-        yield error(
+        ),
+        (
+            run[MTP],
             MTP,
             "with router replay, the MTP routers would replay routes of decoder layers. Set it to "
             "0.",
-        )
+        ),
+    )
     if run[KL]:
         yield note(
             REPLAY,
@@ -181,14 +160,12 @@ def router_replay(run: Preflight) -> Iterator[Finding]:
 
 def nucleus(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
-    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
-    for key, off in wide.items():
-        path = f"{GENERATION}.{key}"
-        if run[path] not in off:
+    for key, off in {"top_p": (None, 1), "top_k": (None, -1, 0)}.items():
+        if run[f"{GENERATION}.{key}"] not in off:
             both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
             value = "1.0" if key == "top_p" else "null"
             yield warning(
-                path,
+                f"{GENERATION}.{key}",
                 "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ "
                 "from vLLM's. A sampled token outside that set trains with probability 1. Set "
                 f"it{both} to {value}, at the latest if '-inf' appears in the log.",

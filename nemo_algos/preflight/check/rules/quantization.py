@@ -17,45 +17,49 @@ SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tenso
 
 def keywords(run: Preflight) -> Iterator[Finding]:
     """A keyword leaves everything in BF16 whose name contains it, and vLLM fuses modules."""
-    for keyword in _keywords(run) if run.model else ():
-        whole = _reached(run, keyword)
-        if cut := sorted(whole & _cut(run)):
+    words = _keywords(run) if run.model else []
+    linear = set[str]()
+    cut = set[str]()
+    for _, name, parts in _parts(run):
+        left = [any(word in part for word in words) for part in parts]
+        if any(left) and not all(left) and name != "mlp.experts":  # of which any part decides
+            cut.add(name)
+        if name != ROUTER:
+            linear |= {part.rpartition(".")[2] for part in parts}
+    for word in words:
+        whole = {name for _, name, parts in _parts(run) if any(word in part for part in parts)}
+        near = did_you_mean(word, sorted(linear))
+        if torn := sorted(whole & cut):
             yield error(
                 KEYWORDS,
-                f"{keyword} matches only some of the parts that vLLM fuses into "
-                f"{' and '.join(cut)}. vLLM would stop. Name all of its parts (as q_proj, k_proj, "
+                f"{word} matches only some of the parts that vLLM fuses into "
+                f"{' and '.join(torn)}. vLLM would stop. Name all of its parts (as q_proj, k_proj, "
                 "v_proj), or none.",
             )
         elif ROUTER in whole and len(whole) > 1:
             others = " and ".join(sorted(whole - {ROUTER}))
             yield warning(
                 KEYWORDS,
-                f"{keyword} matches the router, which is in BF16 anyway, but also {others}. Those "
+                f"{word} matches the router, which is in BF16 anyway, but also {others}. Those "
                 "layers would stay in BF16 too. Remove it, or name the layers in full.",
             )
-        near = did_you_mean(keyword, _names(run))
-        if not whole and "did you mean" in near:  # else a module that a plain decoder has not
-            yield warning(KEYWORDS, f"no linear layer's name contains {keyword}{near}")
+        elif not whole and "did you mean" in near:  # else a module that a plain decoder has not
+            yield warning(KEYWORDS, f"no linear layer's name contains {word}{near}")
 
 
 def quantised_alike(run: Preflight) -> Iterator[Finding]:
-    """What rollouts leave in BF16, Megatron's FP8 training does not."""
-    if not _fp8(run):
-        return
-    path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
-    listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
-    if listed and run[f"{FP8}.enabled"]:
-        yield warning(
-            path,
-            f"rollouts compute in BF16 some layers that training computes in FP8 ({listed}). "
-            "Exclude fewer layers, or set `mismatch.stop_above: 0.06`.",
-        )
-    elif listed:
-        yield note(path, f"rollouts compute these layers in BF16: {listed}")
-
-
-def precision_pairs(run: Preflight) -> Iterator[Finding]:
-    """Two FP8 formats are two policies."""
+    """What rollouts leave in BF16, training does not; two FP8 formats are two policies."""
+    if _fp8(run):
+        path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
+        listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
+        if listed and run[f"{FP8}.enabled"]:
+            yield warning(
+                path,
+                f"rollouts compute in BF16 some layers that training computes in FP8 ({listed}). "
+                "Exclude fewer layers, or set `mismatch.stop_above: 0.06`.",
+            )
+        elif listed:
+            yield note(path, f"rollouts compute these layers in BF16: {listed}")
     if not (run.vllm and run[f"{FP8}.enabled"]):
         return
     recipe = run[f"{FP8}.fp8_recipe"]
@@ -104,8 +108,8 @@ def old_quantisation(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def diverging_experts(run: Preflight) -> Iterator[Finding]:
-    """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
+def routes(run: Preflight) -> Iterator[Finding]:
+    """Two engines send a token near a tie to different experts."""
     named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
     if named and run.megatron and run.layout.expert > 1:
         yield warning(
@@ -113,10 +117,6 @@ def diverging_experts(run: Preflight) -> Iterator[Finding]:
             "with expert parallelism, trainer and sampler of this model diverged within 8 updates "
             "in NVIDIA-NeMo/RL#4243. Set it to 1, or set `mismatch.stop_above`, such as to 0.05.",
         )
-
-
-def routes(run: Preflight) -> Iterator[Finding]:
-    """Two engines send a token near a tie to different experts."""
     path = "policy.router_replay.enabled"
     if run.megatron and run.vllm and run.model and run.model.experts and not run[path]:
         yield note(
@@ -137,41 +137,16 @@ def _keywords(run: Preflight) -> list[str]:
 
 def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
     """Every module of a known model: its layer, its name there, its parameters' whole names."""
-    for layer in range(run.model.num_hidden_layers if run.model else 0):
+    for layer in range(len(run.model.layers) if run.model else 0):
         assert run.model
         for name, parts in modules(run.model, layer).items():
             yield layer, name, [f"model.layers.{layer}.{part}" for part in parts]
 
 
-def _names(run: Preflight) -> list[str]:
-    """The last parts of parameters' names, such as o_proj."""
-    found = set[str]()
-    for _, name, parts in _parts(run):
-        if name != ROUTER:
-            found |= {part.rpartition(".")[2] for part in parts}
-    return sorted(found)
-
-
-def _reached(run: Preflight, keyword: str) -> set[str]:
-    """Modules in whose parameters' names a keyword is."""
-    return {name for _, name, parts in _parts(run) if any(keyword in part for part in parts)}
-
-
-def _cut(run: Preflight) -> set[str]:
-    """Modules of which only some parts are left in BF16; of experts any part decides."""
-    words = _keywords(run)
-    cut = set[str]()
-    for _, name, parts in _parts(run):
-        left = [any(word in part for word in words) for part in parts]
-        if any(left) and not all(left) and name != "mlp.experts":
-            cut.add(name)
-    return cut
-
-
 def _left(run: Preflight) -> dict[str, int]:
     """Modules that FP8 rollouts leave in BF16, and in how many layers."""
     words = _keywords(run)
-    total = run.model.num_hidden_layers if run.model else 0
+    total = len(run.model.layers) if run.model else 0
     first, last = (int(run[key] or 0) for key in (FIRST, LAST))
     found = Counter[str]()
     for layer, name, parts in _parts(run):

@@ -24,13 +24,14 @@ KEYS = {"input_key": "input", "output_key": "output"}  # of NeMo-RL's ResponseDa
 
 
 def row_keys(run: Preflight) -> Iterator[Finding]:
-    """Every row has the problem and the answer under the keys that the data set names."""
+    """Every row has a problem and an answer under the keys that the data set names.
+
+    Verifiers of mathematics compare with all that a row has for an answer.
+    """
     for path, data in datasets(run):
         rows = _rows(data) or []
-        if rows and "messages" in rows[0].values:
-            continue
-        for name, usual in KEYS.items():
-            key = str(data.get(name) or usual)
+        named = {key: str(data.get(key) or usual) for key, usual in KEYS.items()}
+        for name, key in named.items() if rows and "messages" not in rows[0].values else ():
             if lacking := next((row for row in rows if row.get(key) is None), None):
                 near = did_you_mean(key, [str(k) for k in lacking.values if k != key])
                 yield error(
@@ -38,53 +39,9 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
                     f"{lacking.where} has no value for {key!r}{near}. Name another key, or "
                     "correct the row.",
                 )
-
-
-def enough_rows(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL drops an incomplete batch, so fewer rows than prompts make no step at all."""
-    left = [_left(data) for path, data in datasets(run) if path == "data.train"]
-    apart = run["data.use_multiple_dataloader"]
-    path = "data.num_prompts_per_dataloader" if apart else "grpo.num_prompts_per_step"
-    prompts = int((run[path] or 0) * run.oversampling)
-    rows = [number for number in left if number is not None]
-    if rows and len(rows) == len(left) and (min if apart else sum)(rows) < prompts:
-        yield error(
-            path,
-            f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
-            "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
-        )
-
-
-def epochs(run: Preflight) -> Iterator[Finding]:
-    """The rows of the last epoch end a synchronous run before its number of steps."""
-    if run.controlled or run["grpo.async_grpo.enabled"] or run["data.use_multiple_dataloader"]:
-        return  # these go by their steps alone
-    left = [_left(data) for path, data in datasets(run) if path == "data.train"]
-    rows = [number for number in left if number is not None]
-    prompts = int((run["grpo.num_prompts_per_step"] or 0) * run.oversampling)
-    number = run["grpo.max_num_epochs"] or 1
-    if not rows or len(rows) < len(left) or not 0 < prompts <= sum(rows):
-        return
-    steps = sum(rows) // prompts * number
-    if steps < run["grpo.max_num_steps"]:
-        asked = at(run.written, "grpo.max_num_steps") is not None
-        say = warning if asked else note
-        yield say(
-            "grpo.max_num_epochs",
-            f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch, "
-            f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}. Raise it, or "
-            "add rows.",
-        )
-
-
-def solutions(run: Preflight) -> Iterator[Finding]:
-    """The answers are answers: verifiers of mathematics compare with all that a row has there."""
-    for path, data in datasets(run):
-        rows = _rows(data) or []
-        key = str(data.get("output_key") or KEYS["output_key"])
         section = run[f"env.{environment(run, data)}"] or {}
         maths = environment(run, data) in MATH or "math" in str(section.get("verifier") or "")
-        whole = [row for row in rows if "####" in str(row.get(key))]
+        whole = [row for row in rows if "####" in str(row.get(named["output_key"]))]
         if whole and maths:
             yield error(
                 f"{path}.output_key",
@@ -94,8 +51,33 @@ def solutions(run: Preflight) -> Iterator[Finding]:
             )
 
 
+def enough_rows(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL drops an incomplete batch, and a synchronous run ends with its last epoch."""
+    rows = _training_rows(run)
+    apart = run["data.use_multiple_dataloader"]
+    path = "data.num_prompts_per_dataloader" if apart else "grpo.num_prompts_per_step"
+    prompts = int((run[path] or 0) * run.oversampling)
+    if rows and (min if apart else sum)(rows) < prompts:
+        yield error(
+            path,
+            f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
+            "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
+        )
+    by_steps = run.controlled or run["grpo.async_grpo.enabled"] or apart
+    number = run["grpo.max_num_epochs"] or 1
+    steps = sum(rows) // prompts * number if prompts > 0 else 0
+    if not by_steps and 0 < steps < run["grpo.max_num_steps"]:
+        say = warning if at(run.written, "grpo.max_num_steps") is not None else note
+        yield say(
+            "grpo.max_num_epochs",
+            f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch, "
+            f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}. Raise it, or "
+            "add rows.",
+        )
+
+
 def held_out(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL takes rows from training for validation, also where validation has its own."""
+    """NeMo-RL takes rows from training for validation; others are graded by what grades them."""
     for path, data in datasets(run):
         key = f"{path}.split_validation_size"
         size = data.get("split_validation_size") or 0
@@ -117,15 +99,6 @@ def held_out(run: Preflight) -> Iterator[Finding]:
                 "`data.validation` is set, and scores both together. Set it to 0 to train on all "
                 "rows.",
             )
-
-
-def _held_out(size: float, rows: int) -> int:
-    """Rows that are split off: a share of them, rounded up, or a number."""
-    return int(size) if size >= 1 else ceil(size * rows)
-
-
-def validation_environment(run: Preflight) -> Iterator[Finding]:
-    """Validation on other data than training's is graded by what grades them, not by default."""
     trained = {data.get("dataset_name") for path, data in datasets(run) if path == "data.train"}
     usual = run["data.default.env_name"]
     own = run["data.validation"] or []
@@ -140,13 +113,21 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
             )
 
 
-def _left(data: Mapping[str, Any]) -> int | None:
-    """Rows to train on, less those split off for validation; None where they are not known."""
-    rows = _rows(data)
-    size = data.get("split_validation_size") or 0
-    if rows is None or not is_number(size):
-        return None
-    return len(rows) - _held_out(size, len(rows))
+def _held_out(size: float, rows: int) -> int:
+    """Rows that are split off: a share of them, rounded up, or a number."""
+    return int(size) if size >= 1 else ceil(size * rows)
+
+
+def _training_rows(run: Preflight) -> list[int]:
+    """Rows of each training set, less those split off; none where one is not known."""
+    left = list[int]()
+    for data in (data for path, data in datasets(run) if path == "data.train"):
+        rows = _rows(data)
+        size = data.get("split_validation_size") or 0
+        if rows is None or not is_number(size):
+            return []
+        left.append(len(rows) - _held_out(size, len(rows)))
+    return left
 
 
 def _rows(data: Mapping[str, Any]) -> list[Row] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
+from nemo_algos.preflight.check.known_models import home, hub
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
 
@@ -60,30 +61,30 @@ def probes(run: Preflight) -> Iterator[Finding]:
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
-    """A folder that exists, or a name of the hub."""
+    """A folder that exists, or a name of the hub; heads, layers and experts of known models."""
     name = str(run[NAME])
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
-    if os.path.isdir(name):
-        return
-    if name.startswith(("/", ".", "~")):
-        yield warning(
+    if not os.path.isdir(name):
+        if name.startswith(("/", ".", "~")):
+            yield warning(
+                NAME,
+                f"folder {name} not found on this machine. Correct the path, or mount it in the "
+                "job.",
+            )
+        elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            yield error(
+                NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it."
+            )
+        elif offline and not (hub() / f"models--{name.replace('/', '--')}").exists():
+            yield warning(
+                NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {hub()}: download it first"
+            )
+    if run.model is None:
+        yield note(
             NAME,
-            f"folder {name} not found on this machine. Correct the path, or mount it in the job.",
+            "this model is unknown here, so its heads, layers and experts are not checked. Name a "
+            "folder with its config.json to check them.",
         )
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        yield error(NAME, f"{name!r} is neither a folder nor a Hugging Face hub name. Correct it.")
-    elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
-        yield warning(
-            NAME, f"HF_HUB_OFFLINE is set, and {name} is not in {_hub()}: download it first"
-        )
-
-
-def _home() -> Path:
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-
-
-def _hub() -> Path:
-    return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
 
 
 def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
@@ -120,11 +121,10 @@ def _family(name: str) -> str | None:
 
 def _vocabulary(name: str) -> dict[int, str]:
     """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here."""
-    hub = _hub() / f"models--{name.replace('/', '--')}" / "snapshots"
-    for folder, pattern in ((Path(name), ""), (hub, "*/")):
+    cached = hub() / f"models--{name.replace('/', '--')}" / "snapshots"
+    for folder, pattern in ((Path(name), ""), (cached, "*/")):
         try:
-            file = next(folder.glob(f"{pattern}tokenizer.json"))
-            read = json.loads(file.read_text())
+            read = json.loads(next(folder.glob(f"{pattern}tokenizer.json")).read_text())
             found = read["model"]["vocab"]
             pairs = (
                 found.items()
@@ -145,7 +145,7 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     taken = run["policy.pretrained_checkpoint"] or run[again]
     if not run.megatron or taken or not os.path.isdir(name):
         return
-    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or _home() / "nemo_rl")
+    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or home() / "nemo_rl")
     changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
     newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
@@ -155,16 +155,6 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
                 f"the run would start from {copy.parent}, which is older than the model. Delete "
                 f"that folder, or set `{again}: true`.",
             )
-
-
-def model_known(run: Preflight) -> Iterator[Finding]:
-    """Heads, layers and experts are checked of known models only."""
-    if run.model is None:
-        yield note(
-            NAME,
-            "this model is unknown here, so its heads, layers and experts are not checked. Name a "
-            "folder with its config.json to check them.",
-        )
 
 
 def save_time(run: Preflight) -> Iterator[Finding]:
@@ -193,12 +183,11 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
     name = str(run[METRIC] or "train:")
     every = run["grpo.val_period"] or 0
     period = run["checkpointing.save_period"] or 1
-    higher = "checkpointing.higher_is_better"
     if not run["checkpointing.enabled"]:
         return
-    if run[higher] is False and name.partition(":")[2] in BETTER:
+    if run["checkpointing.higher_is_better"] is False and name.partition(":")[2] in BETTER:
         yield warning(
-            higher,
+            "checkpointing.higher_is_better",
             f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
         )
     if not name.startswith(("train:", "val:")):
@@ -221,23 +210,20 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
 
 
 def save_period(run: Preflight) -> Iterator[Finding]:
-    """Something is saved before the end."""
-    path = "checkpointing.save_period"
+    """Something is saved before the end, also where the monitor ends the run."""
     steps = run["grpo.max_num_steps"]
     saves = run["checkpointing.enabled"]
     what = f"the run has {steps} steps"
-    if saves and (run[path] or 0) > steps:
-        yield warning(path, f"{what}, so only its end is saved. Set it below {steps}.")
+    if saves and (run["checkpointing.save_period"] or 0) > steps:
+        yield warning(
+            "checkpointing.save_period", f"{what}, so only its end is saved. Set it below {steps}."
+        )
     if not saves and steps > LONG:
         yield note(
             "checkpointing.enabled",
             f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
             "Set it to true.",
         )
-
-
-def stop_loses(run: Preflight) -> Iterator[Finding]:
-    """The monitor ends a run between two saves."""
     path = "mismatch.stop_above"
     every = run["checkpointing.save_period"] or 1
     what = "the run ends without a save when the mismatch is above this limit"
@@ -258,45 +244,57 @@ def stop_loses(run: Preflight) -> Iterator[Finding]:
 
 
 def end(run: Preflight) -> Iterator[Finding]:
-    """Something bounds the run: the base configs have a million steps."""
+    """Something bounds the run: the base configs have a million steps. A score needs one."""
     path = "grpo.max_num_steps"
     epochs = run["grpo.max_num_epochs"]
-    if at(run.written, path) is not None or run[path] < ENDLESS:
-        return
-    or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
-    yield note(
-        path,
-        f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it to "
-        "the steps that you want, such as 500.",
-    )
-
-
-def checkpoint_bytes(run: Preflight) -> float | None:
-    """Of one checkpoint; None for adapters and for a model of unknown size."""
-    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
-    if run.model is None or adapters:
-        return None
-    without = run["checkpointing.save_optimizer"] is False
-    return run.model.parameters * (WEIGHTS + (0 if without else OPTIMIZER))
+    if at(run.written, path) is None and run[path] >= ENDLESS:
+        or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
+        yield note(
+            path,
+            f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it "
+            "to the steps that you want, such as 500.",
+        )
+    metric = run["grpo.stop_at_validation_metric"]
+    if metric and run["grpo.stop_at_validation_threshold"] is None:
+        yield error(
+            "grpo.stop_at_validation_threshold",
+            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
+            "as to 0.5.",
+        )
+    if metric == "pass_k" and (run["grpo.val_num_generations_per_prompt"] or 1) <= 1:
+        yield error(
+            "grpo.val_num_generations_per_prompt",
+            "pass_k needs several responses per prompt. Set it to 2 or more.",
+        )
 
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
-    """keep_top_k checkpoints and the one being written fit the disk."""
+    """Checkpoints and the one being written fit the disk; NeMo-RL continues from those there."""
+    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
+    if run.model is not None and not adapters and run["checkpointing.enabled"]:
+        folder = Path(str(run[FOLDER]))
+        keep = run["checkpointing.keep_top_k"] or 1
+        optimizer = 0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER
+        needed = run.model.parameters * (WEIGHTS + optimizer) * (keep + 1)
+        there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
+        free = shutil.disk_usage(there).free
+        if needed > free:
+            say = warning if folder.is_absolute() else note
+            yield say(
+                FOLDER,
+                f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but "
+                f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
+                "`checkpointing.keep_top_k`.",
+            )
     folder = Path(str(run[FOLDER]))
-    keep = run["checkpointing.keep_top_k"] or 1
-    each = checkpoint_bytes(run)
-    if each is None or not run["checkpointing.enabled"]:
-        return
-    needed = each * (keep + 1)
-    there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        say = warning if folder.is_absolute() else note
-        yield say(
+    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
+    if run["checkpointing.enabled"] and steps:
+        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
+    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
+        yield note(
             FOLDER,
-            f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but "
-            f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
-            "`checkpointing.keep_top_k`.",
+            "this is NeMo-RL's default folder, so the run would resume any other run there. Set "
+            "one folder per run.",
         )
 
 
@@ -314,20 +312,6 @@ def save_format(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def resumes(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL continues from whatever the folder holds."""
-    folder = Path(str(run[FOLDER]))
-    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
-    if run["checkpointing.enabled"] and steps:
-        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
-    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
-        yield note(
-            FOLDER,
-            "this is NeMo-RL's default folder, so the run would resume any other run there. Set "
-            "one folder per run.",
-        )
-
-
 def wandb(run: Preflight) -> Iterator[Finding]:
     """Weights & Biases asks for a key when nobody is there to answer."""
     mode = os.environ.get("WANDB_MODE")
@@ -338,18 +322,3 @@ def wandb(run: Preflight) -> Iterator[Finding]:
             "logger.wandb_enabled",
             "W&B needs WANDB_API_KEY, which is not set. Set it, or set WANDB_MODE=offline.",
         )
-
-
-def validation_goal(run: Preflight) -> Iterator[Finding]:
-    """Stopping at a validation score needs the score."""
-    metric = run["grpo.stop_at_validation_metric"]
-    path = "grpo.stop_at_validation_threshold"
-    if metric and run[path] is None:
-        yield error(
-            path,
-            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
-            "as to 0.5.",
-        )
-    many = "grpo.val_num_generations_per_prompt"
-    if metric == "pass_k" and (run[many] or 1) <= 1:
-        yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
-from nemo_algos.preflight.check.rule import Preflight, error, warning
+from nemo_algos.preflight.check.rule import Preflight, error, errors, warning
 
 OPTIMIZER = f"{MEGATRON}.optimizer"
 SCHEDULER = f"{MEGATRON}.scheduler"
@@ -20,71 +20,72 @@ FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
 
 
 def fused_logprobs(run: Preflight) -> Iterator[Finding]:
-    """Fused log-probs see neither packed sequences nor filtered logits."""
-    if not (run.megatron and run[FUSED]):
+    """Fused log-probs see neither packed sequences nor filtered logits; chunks want late FP32."""
+    if not run.megatron:
         return
     overlap = f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather"
-    wrong = {
+    excluded = {
         "policy.sequence_packing.enabled": run["policy.sequence_packing.enabled"],
         overlap: run[overlap],
         f"{MEGATRON}.context_parallel_size": run.layout.context > 1,
         "policy.generation.top_k": run["policy.generation.top_k"] not in (None, -1),
         "policy.generation.top_p": run["policy.generation.top_p"] not in (None, 1),
     }
-    for path in [path for path, found in wrong.items() if found]:
-        yield error(path, "use_fused_linear_logprobs excludes it. Turn off one of the two.")
-    if run.layout.tensor > 1 and not run.layout.sequence_parallel:
-        yield error(
+    for path, found in excluded.items():
+        if run[FUSED] and found:
+            yield error(path, "use_fused_linear_logprobs excludes it. Turn off one of the two.")
+    yield from errors(
+        (
+            run[FUSED] and run.layout.tensor > 1 and not run.layout.sequence_parallel,
             f"{MEGATRON}.sequence_parallel",
             "use_fused_linear_logprobs needs it with tensor parallelism, or every update fails. "
             "Set it to true.",
-        )
-
-
-def logprob_chunks(run: Preflight) -> Iterator[Finding]:
-    """Megatron cuts logits into chunks before they are FP32."""
-    path = f"{MEGATRON}.defer_fp32_logits"
-    if run.megatron and run["policy.logprob_chunk_size"] and not run[path]:
-        yield error(path, "`policy.logprob_chunk_size` needs it. Set it to true.")
+        ),
+        (
+            run["policy.logprob_chunk_size"] and not run[f"{MEGATRON}.defer_fp32_logits"],
+            f"{MEGATRON}.defer_fp32_logits",
+            "`policy.logprob_chunk_size` needs it. Set it to true.",
+        ),
+    )
 
 
 def optimizer_precision(run: Preflight) -> Iterator[Finding]:
-    """Megatron's optimizer knows the precision of training."""
-    path = f"{OPTIMIZER}.bf16"
+    """Megatron's optimizer knows the precision of training, and the share that it offloads."""
     precision = run["policy.precision"]
-    aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
-    if run.megatron and precision == "bfloat16" and aware and not run[path]:
-        yield error(
-            path,
+    known = ("bfloat16", "float16", "float32")
+    bf16 = run[f"{OPTIMIZER}.bf16"]
+    share = run[f"{OPTIMIZER}.optimizer_offload_fraction"] or 0
+    yield from errors(
+        (
+            precision not in known,
+            "policy.precision",
+            f"must be one of {', '.join(known)}, got {precision!r}",
+        ),
+        (
+            run.megatron
+            and precision == "bfloat16"
+            and run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
+            and not bf16,
+            f"{OPTIMIZER}.bf16",
             "with `policy.precision: bfloat16`, the precision-aware optimizer needs it. Set it to "
             "true.",
-        )
-    if run.megatron and precision == "float32" and run[path]:
-        yield error(path, "it contradicts `policy.precision: float32`. Set it to false.")
-
-
-def known_precision(run: Preflight) -> Iterator[Finding]:
-    """A name that the workers know."""
-    known = ("bfloat16", "float16", "float32")
-    if run["policy.precision"] not in known:
-        found = run["policy.precision"]
-        yield error("policy.precision", f"must be one of {', '.join(known)}, got {found!r}")
-
-
-def optimizer_offload(run: Preflight) -> Iterator[Finding]:
-    """Megatron offloads a share of a distributed optimizer."""
-    share = f"{OPTIMIZER}.optimizer_offload_fraction"
-    path = f"{OPTIMIZER}.optimizer_cpu_offload"
-    if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
-        yield error(
-            share,
+        ),
+        (
+            run.megatron and precision == "float32" and bf16,
+            f"{OPTIMIZER}.bf16",
+            "it contradicts `policy.precision: float32`. Set it to false.",
+        ),
+        (
+            run.megatron and run[f"{OPTIMIZER}.optimizer_cpu_offload"] and not 0 < share <= 1,
+            f"{OPTIMIZER}.optimizer_offload_fraction",
             "optimizer_cpu_offload moves this share of the optimizer, so it must be above 0 and "
             "at most 1. Set e.g. 1.0.",
-        )
+        ),
+    )
 
 
 def learning_rates(run: Preflight) -> Iterator[Finding]:
-    """Megatron's schedule goes from lr_warmup_init up to lr and down to min_lr."""
+    """The schedule goes up to a usual rate and down again, before the run ends."""
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
@@ -93,10 +94,6 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
                 f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`). Set it to "
                 f"at most {peak:g}.",
             )
-
-
-def warmup(run: Preflight) -> Iterator[Finding]:
-    """Warm-up ends before the decay and before the run."""
     path = f"{SCHEDULER}.lr_warmup_iters"
     decay = run[f"{SCHEDULER}.lr_decay_iters"]
     steps = run[path] or 0
@@ -108,13 +105,8 @@ def warmup(run: Preflight) -> Iterator[Finding]:
             f"the run ends before its warm-up of {steps} steps does. Set it below "
             f"{run['grpo.max_num_steps']}.",
         )
-
-
-def learning_rate(run: Preflight) -> Iterator[Finding]:
-    """Of the size that trains a language model; LoRA takes more."""
     path = peak_rate(run)
-    adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
-    high = 1e-3 if adapters else 1e-4
+    high = 1e-3 if run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"] else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
         yield warning(
             path,
@@ -131,20 +123,26 @@ def peak_rate(run: Preflight) -> str:
 def first_version(run: Preflight) -> Iterator[Finding]:
     """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
     path = f"{DTENSOR}._v2"
-    saved = "checkpointing.model_save_format"
     if run[path]:
         return
-    if run["checkpointing.enabled"] and run[saved]:
-        yield error(
-            saved,
+    saves = run["checkpointing.enabled"] and run["checkpointing.model_save_format"]
+    yield from errors(
+        (
+            saves,
+            "checkpointing.model_save_format",
             f"the first save would fail without `{path}: true`. Set that, or set this to null.",
-        )
-    if run.megatron:
-        return
-    if run[f"{LORA}.enabled"]:
-        yield error(path, "LoRA needs it. Set it to true.")
-    if (run[f"{DTENSOR}.dp_replicate_size"] or 1) > 1:
-        yield error(path, "dp_replicate_size needs it. Set it to true.")
+        ),
+        (
+            not run.megatron and run[f"{LORA}.enabled"],
+            path,
+            "LoRA needs it. Set it to true.",
+        ),
+        (
+            not run.megatron and (run[f"{DTENSOR}.dp_replicate_size"] or 1) > 1,
+            path,
+            "dp_replicate_size needs it. Set it to true.",
+        ),
+    )
     for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
-        if at(run.written, key):
+        if at(run.written, key) and not run.megatron:
             yield warning(key, f"it is only read with `{path}: true`. Set that, or remove it.")

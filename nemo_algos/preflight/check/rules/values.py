@@ -5,13 +5,14 @@ A value is judged by the JSON schema that the `Release` has for its key.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, set_at
+from nemo_algos.preflight.check.annotations import narrowed
 from nemo_algos.preflight.check.keys import SPLITS
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER, VLLM
 from nemo_algos.preflight.check.release import Release
@@ -35,7 +36,11 @@ BOUNDS = {
 }
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 COMPUTED = re.compile(r"\$\{(add|mul|div|max):")
-REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
+REQUIRED = (
+    "checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy", "data.train",
+    "policy.dynamic_batching", "policy.generation", "policy.model_name", "policy.sequence_packing",
+    "policy.tokenizer",
+)  # fmt: skip
 LISTS = ("data.train", "data.validation")  # a dataset, or a list of them
 POSITIVE = (
     "cluster.gpus_per_node", "cluster.num_nodes", "grpo.max_num_steps",
@@ -48,10 +53,7 @@ MOST = 10**9  # of what is counted
 MCORE = "policy.megatron_cfg"
 GENERATION = "policy.generation"
 OURS = "grpo.adv_estimator"  # null confirms that the method's replaces it
-ALSO_NULL = (
-    OURS,
-    SINGLE_CONTROLLER,
-)  # async_rl: null is a base config of the controller without it
+ALSO_NULL = (OURS, SINGLE_CONTROLLER)  # async_rl: null is the controller's base config without it
 # The ranges that NeMo-RL's types leave out. Beyond them its code divides by 0, takes no step or no
 # row, or trains on something else in silence.
 FROM_1 = (
@@ -126,8 +128,10 @@ _BOUNDS: tuple[tuple[tuple[str, ...], Schema], ...] = (
     ((f"{GENERATION}.top_p", f"{GENERATION}.val_top_p"), {"exclusiveMinimum": 0, "maximum": 1}),
 )
 RANGES = {key: bounds for keys, bounds in _BOUNDS for key in keys}
-OF_ENVIRONMENTS: dict[str, Schema] = {"num_workers": {"type": "integer", "minimum": 1}}
-OF_ENVIRONMENTS["stop_strings"] = {"anyOf": [{"type": "array"}, {"type": "null"}]}
+OF_ENVIRONMENTS: dict[str, Schema] = {
+    "num_workers": {"type": "integer", "minimum": 1},
+    "stop_strings": {"anyOf": [{"type": "array"}, {"type": "null"}]},
+}
 
 
 def misfits(
@@ -143,16 +147,11 @@ def misfits(
         if not fits(schema, value):
             yield Finding(path, f"must be {expected(schema)}, got {json_like(value)}")
             continue
+        switch = schemas.get(f"{path}.enabled", {})
+        always = switch.get("type") == "boolean" and "const" not in switch
         for section in value if isinstance(value, list) else [value]:
-            enabled = schemas.get(f"{path}.enabled")
-            if isinstance(section, Mapping) and not _is_off(section, enabled):
+            if isinstance(section, Mapping) and (always or section.get("enabled") is not False):
                 yield from misfits(section, _within_section(schemas, path, section), f"{path}.")
-
-
-def _is_off(section: Mapping[Any, Any], enabled: Schema | None) -> bool:
-    """Whether a section is not enabled, and a type without the other keys is for that."""
-    always = enabled is not None and enabled.get("type") == "boolean" and "const" not in enabled
-    return section.get("enabled") is False and not always
 
 
 def _within_section(
@@ -177,8 +176,10 @@ def fits(schema: Schema, value: Any) -> bool:
         return any(type(value) is type(one) and value == one for one in choices)
     kind = schema.get("type")
     if kind in NUMBERS:
-        whole = kind == "number" or (is_number(value) and value % 1 == 0)
-        return is_number(value) and whole and _within(schema, value)
+        if not is_number(value) or (kind == "integer" and value % 1):
+            return False
+        bounds = [(holds, schema[name]) for name, (holds, _) in BOUNDS.items() if name in schema]
+        return all(holds(value, bound) for holds, bound in bounds)
     if kind == "array" and isinstance(value, list):
         return all(fits(schema.get("items", {}), one) for one in value)
     return kind not in KINDS or isinstance(value, KINDS[kind][0])
@@ -212,21 +213,16 @@ def _choices(schema: Schema) -> list[Any]:
     return schema.get("enum") or ([schema["const"]] if "const" in schema else [])
 
 
-def _within(schema: Schema, value: float) -> bool:
-    return all(holds(value, schema[name]) for name, (holds, _) in BOUNDS.items() if name in schema)
-
-
-REQUIRED += ("data.train", "policy.dynamic_batching", "policy.generation", "policy.model_name")
-REQUIRED += ("policy.sequence_packing", "policy.tokenizer")
-
-
 def repair(
     plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig, release: Release
 ) -> list[Finding]:
     """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
-    unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
-    wrong = [*_absent(plain, unset), *misfits(plain, _judging(plain, release))]
-    wrong += _unlike_base(plain, base, base)
+    gone = "it must not be null. Remove the line to keep NeMo-RL's value."
+    wrong = [Finding(path, gone) for path in REQUIRED if at(plain, path) is None]
+    for path in POSITIVE:
+        if at(plain, path) is None and at(base, path) is not None:  # else NeMo Gym's runner sets it
+            wrong.append(Finding(path, "must be a whole number from 1, got null"))
+    wrong += [*misfits(plain, _judging(plain, release)), *_unlike_base(plain, base, base)]
     wrong = [*{finding.path: finding for finding in reversed(wrong)}.values()][::-1]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value: Any = OmegaConf.select(tree, path)
@@ -250,39 +246,23 @@ def _judging(plain: Mapping[str, Any], release: Release) -> dict[str, Schema]:
         if of_vllm or path in ALSO_NULL:
             kind = {"anyOf": [kind, {"type": "null"}]}
         if path in RANGES:
-            kind = _narrowed(kind, RANGES[path])
+            kind = narrowed(kind, RANGES[path])
         if path in POSITIVE:
-            kind = _narrowed(kind, {"maximum": MOST})
+            kind = narrowed(kind, {"maximum": MOST})
         judging[path] = kind
     for name in release.environments:
         judging |= {f"env.{name}.{key}": kind for key, kind in OF_ENVIRONMENTS.items()}
     return judging
 
 
-def _narrowed(schema: Schema, more: Schema) -> Schema:
-    """The schema, whose numbers have these bounds too."""
-    if "anyOf" in schema:
-        return {"anyOf": [_narrowed(one, more) for one in schema["anyOf"]]}
-    return {**schema, **more} if schema.get("type") in ("integer", "number") else schema
-
-
-def _absent(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
-    for path in REQUIRED:
-        if at(plain, path) is None:
-            yield Finding(path, "it must not be null. Remove the line to keep NeMo-RL's value.")
-    for path in POSITIVE:
-        if at(plain, path) is None and path not in unset:
-            yield Finding(path, "must be a whole number from 1, got null")
-
-
 def _unlike_base(
     found: Mapping[str, Any], section: Mapping[str, Any], base: Mapping[str, Any], above: str = ""
 ) -> Iterator[Finding]:
     """Against NeMo-RL's own values: keys without a type, and sections that are not enabled."""
-    for key, like in section.items():
+    for key, written in section.items():
         value = found.get(key)
         path = f"{above}{key}"
-        like = _referred(like, above, base)
+        like = _referred(written, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
             yield from _unlike_base(value, like, base, f"{path}.")
         elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from nemo_algos.preflight.check.data import reward_checks, verdict
+from nemo_algos.preflight.check.data import rewards as reward_checks
+from nemo_algos.preflight.check.data import verdict
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage
 
@@ -24,9 +25,12 @@ def judged(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewa
     if "gold" in rewards:
         rewards = {"again": rewards["gold"], "long": rewards["gold"]} | rewards
     given = SOUND | rewards
-    scores = reward_checks.Scores(rows, [str(n) for n in range(N)], form, given, [seconds] * N)
-    reward_checks.judge(
-        Stage(folder, "rewards"), "env.x", scores, list(wanted), lambda *_: "error: it"
+    scored = [
+        reward_checks.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
+        for n, row in enumerate(rows)
+    ]
+    reward_checks.judge_scores(
+        Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
     )
     return [(v.outcome, v.key, v.message) for v in verdict.read(folder)]
 
