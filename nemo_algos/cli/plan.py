@@ -14,8 +14,9 @@ from nemo_algos.config import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find
+from nemo_algos.preflight.check.rules.rows import last_step
 from nemo_algos.preflight.plan import page, report
-from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors
+from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors, with_keys
 from nemo_algos.preflight.plan.layouts import plan as planned
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.plan.search import checker, layouts, remedy
@@ -72,7 +73,8 @@ def plan(
     if price is not None and not 0 <= price < inf:
         raise ValueError(f"--price {price:g}: must be a finite number from 0")
     shape = run.model or facts(run["policy.model_name"])
-    p = planned(run.plain, shape, GPUS[card], mean_tokens)
+    own_end = with_keys(run.plain, {"grpo.max_num_steps": last_step(run)})
+    p = planned(own_end, shape, GPUS[card], mean_tokens)
     ends = {} if mean_tokens else both_ends(p)
     accepts = checker(given, release)
     found = {n: layouts(p, n, accepts, top) for n in counts}

@@ -62,6 +62,14 @@ class Plan(NamedTuple):
         return self.cached_sequences >= 1
 
     @property
+    def misfits(self) -> list[str]:
+        """What does not fit the GPU, in words."""
+        problems = [] if self.trains else ["training does not fit the GPU"]
+        if not self.generates:
+            problems.append("the KV cache cannot hold one sequence of full length")
+        return problems
+
+    @property
     def overlaps(self) -> bool:
         """Whether generation runs beside training."""
         return self.run.staleness > 0

@@ -176,15 +176,17 @@ def _target(p: Plan, sums: dict[str, float]) -> str:
         return text
     return (
         f"{text}. To its end it takes {share * sums['seconds'] / 86400:,.1f} days and "
-        f"{share * sums['gpu_hours']:,.0f} GPU-hours{cost.format(share * price)}: "
-        "`grpo.max_num_steps` sets the end, unless `grpo.max_num_epochs` comes first."
+        f"{share * sums['gpu_hours']:,.0f} GPU-hours{cost.format(share * price)}, without "
+        "validation and checkpoints: `grpo.max_num_steps` sets the end, unless "
+        "`grpo.max_num_epochs` comes first."
     )
 
 
 def _lengths(p: Plan, ends: dict[float, float]) -> str:
     longest = speed.longest(p.run, p.tokens)
-    reason = f"{speed.TAIL} times the mean, or the limit"
-    if not speed.ends_answers(p.run):
+    limit = p.run["policy.max_total_sequence_length"]
+    reason = "the limit" if longest == limit else f"{speed.TAIL} times the mean"
+    if speed.TAIL * p.tokens < longest:
         reason = "the limit: the model's name has no Instruct or Chat, so some may never end"
     text = f"Assumed: sequences of {p.tokens:,.0f} tokens, the longest {longest:,.0f} ({reason})."
     if not ends:
@@ -194,10 +196,7 @@ def _lengths(p: Plan, ends: dict[float, float]) -> str:
 
 
 def _verdict(p: Plan, change: Change | None) -> str:
-    problems = [] if p.trains else ["training does not fit the GPU"]
-    if not p.generates:
-        problems.append("the KV cache cannot hold one sequence of full length")
-    if not problems:
+    if not p.misfits:
         close = ", but tight: the top of the range does not fit" if p.tight else ""
         return (
             f"[green]fits[/green]{close}; an engine's cache holds {p.cached_sequences:.0f} "
@@ -205,7 +204,7 @@ def _verdict(p: Plan, change: Change | None) -> str:
         )
     keys = " ".join(f"{k}={json.dumps(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
-    return f"[red]{' and '.join(problems)}[/red]; {advice}"
+    return f"[red]{' and '.join(p.misfits)}[/red]; {advice}"
 
 
 def sizes(p: Plan) -> str:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.rule import Preflight, note, warning
-from nemo_algos.preflight.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.plan.layouts import Plan, gpu_of, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.slurm import batch
 from nemo_algos.preflight.slurm.batch import OUTPUTS, Job
@@ -150,31 +150,31 @@ def _nodes(partition: str) -> list[Nodes]:
     ]
 
 
-def step_seconds(run: Preflight) -> float:
-    """Of a step, by `plan`; 0 where it does not know the model, or not all of its parts."""
+def planned(run: Preflight) -> Plan | None:
+    """The run by `plan`; None where it does not know the model, or not all of its parts."""
     if run.model is None:
-        return 0.0
+        return None
     try:
-        return plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+        return plan(run.plain, run.model, GPUS[gpu_of(run.plain)])
     except ValueError:
-        return 0.0
+        return None
 
 
-def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]:
+def watched(job: Job, run: Preflight, p: Plan | None) -> tuple[Job, Finding | None]:
     """The job with a limit to the time without a step, and the note on it; as it is if that is set.
 
     The plan has no time for an environment's tools and turns: there the limit is off.
     """
     if job.stalled is not None:
         return job, None
-    if not step or (run["grpo.max_rollout_turns"] or 1) > 1:
-        reason = "`plan` does not know this model" if not step else "rollouts have several turns"
+    if p is None or (run["grpo.max_rollout_turns"] or 1) > 1:
+        reason = "`plan` does not know this model" if p is None else "rollouts have several turns"
         return job._replace(stalled=0), note(
             "--stalled",
             f"it is off, because {reason}. Set the minutes after which a run without a new step "
             "is restarted.",
         )
-    limit = 60 * ceil(max(SLOWER * step, HANGS) / 60)
+    limit = 60 * ceil(max(SLOWER * p.step_seconds, HANGS) / 60)
     return job._replace(stalled=limit), note(
         "--stalled",
         f"a run without a new step for {limit // 60} minutes is restarted ({SLOWER} planned "
@@ -182,8 +182,8 @@ def watched(job: Job, run: Preflight, step: float) -> tuple[Job, Finding | None]
     )
 
 
-def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Finding]:
-    """What is probably not meant in a run without errors; step: its seconds by `plan`."""
+def warnings(run: Preflight, job: Job, folder: Path, p: Plan | None) -> Iterator[Finding]:
+    """What is probably not meant in a run without errors."""
     gpus = run.layout.gpus_per_node
     most = 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
@@ -193,6 +193,16 @@ def warnings(run: Preflight, job: Job, folder: Path, step: float) -> Iterator[Fi
             "if nodes have more.",
         )
     yield from batch.caches(batch.mounts(job, folder))
+    tag = re.search(r":v?(\d+\.\d+\.\d+)$", job.image)
+    if tag and run.nemo_rl.root and f"NeMo-RL {tag[1]}" not in run.nemo_rl.name:
+        yield warning(
+            "--image",
+            f"it is version {tag[1]}, and {job.nemo_rl} is {run.nemo_rl.name}. Name a checkout of "
+            "the image's version.",
+        )
+    for problem in p.misfits if p else ():
+        yield warning("", f"{problem}, by `nemo-algos plan`, which says what would fit")
+    step = p.step_seconds if p else 0.0
     if step > job.margin:
         yield warning(
             "--margin",

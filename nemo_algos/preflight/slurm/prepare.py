@@ -63,9 +63,9 @@ def prepare(
     findings = refuse([*findings, *placement.problems(plain, job, folder, sizes)])
     for key in OUTPUTS:  # for train.py, which resolves nothing
         OmegaConf.update(written, key, at(plain, key))
-    step = placement.step_seconds(run)
-    job, watch = placement.watched(job, run, step)
-    findings += [*placement.warnings(run, job, folder, step), *([watch] if watch else [])]
+    p = placement.planned(run)
+    job, watch = placement.watched(job, run, p)
+    findings += [*placement.warnings(run, job, folder, p), *([watch] if watch else [])]
     return Submission(
         folder=folder,
         written=written,

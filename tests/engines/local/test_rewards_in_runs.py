@@ -151,6 +151,11 @@ def test_a_function_in_this_folder_that_is_not_on_the_path(tmp_path, monkeypatch
     assert message == Says("mine_here:f PYTHONPATH=.")
 
 
+def test_a_module_that_is_nowhere_here_is_asked_for_its_folder(overrides):
+    message = findings(*overrides, "data.verifier=mine_elsewhere:f")["data.verifier"]
+    assert message == Says("mine_elsewhere:f PYTHONPATH=FOLDER")
+
+
 def test_a_short_name_that_is_misspelt_is_named(overrides):
     assert "math" in findings(*overrides, "data.verifier=maths")["data.verifier"]
 

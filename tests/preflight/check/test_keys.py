@@ -87,3 +87,13 @@ def test_every_misspelt_key_of_our_recipes_is_refused():
             assert not {path for path in wrong if not is_free(path)}, file.name
             walked += len(paths - wrong)
     assert walked > 100
+
+
+def test_variables_of_workers_are_free():
+    """They are another program's: also beside those that a base config sets."""
+    base = MAIN.configs["recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"]
+    assert base["policy"]["megatron_cfg"]["env_vars"]
+    section = {"env_vars": {"NVTE_FP8_BLOCK_SCALING_FP32_SCALES": "1"}}
+    assert not unknown_keys({"policy": {"megatron_cfg": section}}, base, MAIN)
+    misspelt = {"policy": {"megatron_cfg": {"env_var": {}}}}
+    assert [f.path for f in unknown_keys(misspelt, base, MAIN)] == ["policy.megatron_cfg.env_var"]

@@ -266,3 +266,17 @@ def test_a_layout_is_for_every_method():
     assert len(scale) == 10 and not {method_of(file) for file in scale} & METHODS.keys()
     for file in scale:
         assert at(written(FILES[file]), "logger.wandb.name") == f"${{method.name}}-{file}"
+
+
+def test_fp8_over_a_recipe_keeps_its_model_and_layout(tmp_path):
+    file = tmp_path / "mine.yaml"
+    recipe = "recipes/qwen3-30b-a3b-4n8g-ep8.yaml"
+    file.write_text(f"defaults: [{recipe}, recipes/base/fp8.yaml]")
+    plain = compose(config.read(config.find(recipe)), MAIN).plain
+    found = compose(config.read(file), MAIN).plain
+    megatron = found["policy"]["megatron_cfg"]
+    assert megatron["fp8_cfg"]["enabled"] and megatron["expert_model_parallel_size"] == 8
+    assert found["policy"]["generation"]["vllm_cfg"]["precision"] == "fp8"
+    for key in ("cluster", "grpo", "data"):
+        assert found[key] == plain[key]
+    assert found["policy"]["model_name"] == plain["policy"]["model_name"]

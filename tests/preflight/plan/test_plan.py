@@ -288,7 +288,7 @@ def test_a_page_with_prices(tmp_path):
     hours = 50 * planned(EXAMPLE).step_seconds * 32 / 3600
     assert f"{hours:,.0f} GPU-hours, which cost {2 * hours:,.0f}" in text
     whole = planned(EXAMPLE).steps / 50 * hours
-    assert f"{whole:,.0f} GPU-hours, which cost {2 * whole:,.0f}: `grpo.max_num_steps`" in text
+    assert f"{whole:,.0f} GPU-hours, which cost {2 * whole:,.0f}, without" in text
     assert "price" in text and "90 % of unseen tests" in text
     html = page.read_text()
     assert html.count("<svg") == 1 and "as configured" in html and "sleeping engine" in html
@@ -328,3 +328,18 @@ def test_the_command(tmp_path):
         assert failed.exit_code == 2 and message in failed.stderr
     warned = run(app, ["plan", str(file), "policy.modell=3"])
     assert warned.exit_code == 0 and "policy.model_name" in warned.stderr
+
+
+def test_the_end_is_the_last_epochs_where_that_comes_first(tmp_path):
+    """95 rows in batches of 30: 3 steps an epoch, 2 epochs."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "1 + 1", "output": "2"}\n' * 95)
+    own = {"dataset_name": "ResponseDataset", "data_path": str(rows), "split_validation_size": 0}
+    words = [f"data.train={json.dumps(own)}", "data.validation=null", "grpo.val_period=0"]
+    words += ["grpo.max_num_steps=200", "grpo.num_prompts_per_step=30"]
+    words += ["policy.train_global_batch_size=120"]
+    words += ["grpo.max_num_epochs=2", "data.default.env_name=math", "--json"]
+    done = CliRunner().invoke(app, ["plan", "nemo_rl.yaml", *words])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["target"]["steps"] == 6

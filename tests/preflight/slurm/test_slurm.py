@@ -353,6 +353,20 @@ def test_the_margin_is_compared_with_the_plan(here):
     assert Says(f"warning --time: {minutes} (plan)") in said.err
 
 
+def test_what_does_not_fit_the_gpu_is_warned_of(here):
+    large = "policy.model_name=Qwen/Qwen2.5-72B policy.dtensor_cfg.tensor_parallel_size=8"
+    said = slurm(here, large).err
+    assert Says("warning training GPU nemo-algos plan") in said
+    assert not any("nemo-algos plan`" in line for line in slurm(here, "--name b").err)
+
+
+def test_an_image_of_another_version_than_the_checkout(here):
+    own = [line for line in slurm(here).err if "--image" in line]
+    assert own == []
+    said = slurm(here, "--image nvcr.io#nvidia/nemo-rl:v9.9.9 --name b").err
+    assert Says("warning --image: 9.9.9 NeMo-RL") in said
+
+
 def test_a_cache_that_the_container_lacks(here, monkeypatch):
     monkeypatch.setenv("HF_HOME", f"{here}/hub")
     want = Says(f"warning HF_HOME: {here}/hub --mounts {here}/hub:{here}/hub")

@@ -65,8 +65,11 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
     except Exception as error:  # whatever the module does when it is imported
         cure = ""
         if isinstance(error, ModuleNotFoundError):
-            if Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists():
+            first = name.partition(":")[0].partition(".")[0]
+            if Path(f"{first}.py").exists():
                 cure = ". It is in this folder: put PYTHONPATH=. before the command"
+            elif error.name == first:
+                cure = ". Put PYTHONPATH=FOLDER, the folder that it is in, before the command"
             if extra := install_of(error.name):
                 cure = f": {extra}"
         raise ConfigError(

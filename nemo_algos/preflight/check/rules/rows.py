@@ -63,17 +63,30 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
             f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
             "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
         )
-    by_steps = run.controlled or run["grpo.async_grpo.enabled"] or apart
-    number = run["grpo.max_num_epochs"] or 1
-    steps = sum(rows) // prompts * number if prompts > 0 else 0
-    if not by_steps and 0 < steps < run["grpo.max_num_steps"]:
+    steps = last_step(run)
+    if steps < run["grpo.max_num_steps"]:
         say = warning if at(run.written, "grpo.max_num_steps") is not None else note
+        number = run["grpo.max_num_epochs"] or 1
         yield say(
             "grpo.max_num_epochs",
             f"it is {number}, and {sum(rows)} training rows are {steps // number} steps an epoch, "
             f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}. Raise it, or "
             "add rows.",
         )
+
+
+def last_step(run: Preflight) -> int:
+    """The step that ends the run: a synchronous trainer stops with its epochs, too.
+
+    Where the number of rows is not known here, it is that of grpo.max_num_steps.
+    """
+    most = run["grpo.max_num_steps"]
+    apart = run["data.use_multiple_dataloader"]
+    prompts = int((run["grpo.num_prompts_per_step"] or 0) * run.oversampling)
+    if run.controlled or run["grpo.async_grpo.enabled"] or apart or prompts <= 0:
+        return most
+    steps = sum(_training_rows(run)) // prompts * (run["grpo.max_num_epochs"] or 1)
+    return min(most, steps) if steps else most
 
 
 def held_out(run: Preflight) -> Iterator[Finding]:
