@@ -47,8 +47,8 @@ class Stats:
             if total in s and s[count] > 0:
                 out[name] = s[total] / s[count]
         if s.get("tokens", 0) > 0:
-            out["ratio/p99"] = self._quantile(0.99)
             out["ratio/max"] = float(self.max_log_ratio.exp())
+            out["ratio/p99"] = min(self._quantile(0.99), out["ratio/max"])  # of a bin's upper edge
         return out
 
     def _quantile(self, q: float) -> float:

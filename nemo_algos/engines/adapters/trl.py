@@ -7,10 +7,13 @@ the weights of loss terms are scaled to the optimizer batches that come of it.
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, fields, replace
+from functools import wraps
 from importlib.metadata import version
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from nemo_algos import (
     policy_loss,
     validate,
 )
+from nemo_algos.algorithms.extensions.old_policy import inert_on_policy
 
 NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no token is left out
 GIVEN = {"ref_logprobs", "entropy", "entropy_gradient", "memory", "unit_rewards"}  # of all needs
@@ -75,10 +79,28 @@ def judge(
     sampled: whether a function of the user's gives the sampler's log-probs. Raises ConfigError with
     every finding.
     """
-    algorithm = build(method).with_max_tokens(args.max_completion_length)
-    loss = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
-    if findings := [*misfits(algorithm, args), *_sampler_findings(loss, args, sampled)]:
+    findings: list[Finding] = []
+    algorithm = None
+    loss = LossConfig()
+    try:
+        algorithm = build(method).with_max_tokens(args.max_completion_length)
+    except ConfigError as error:
+        findings += error.findings
+    try:
+        loss = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
+    except ConfigError as error:
+        findings += error.findings
+    findings += [*misfits(algorithm, args), *_sampler_findings(loss, args, sampled)]
+    if findings or algorithm is None:
         raise ConfigError(findings)
+    lost = inert_on_policy(algorithm)
+    batches = args.steps_per_generation // args.gradient_accumulation_steps
+    if lost and args.num_iterations * batches == 1:
+        warnings.warn(
+            "args.num_iterations: with one update per batch every ratio is 1, so the ratio terms "
+            f"of {' and '.join(lost)} have no effect. Set it to 4, for example.",
+            stacklevel=3,
+        )
     args = copy.copy(args)
     penalty = loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
@@ -104,9 +126,9 @@ def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iter
             )
 
 
-def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
-    """Each with what to do about it."""
-    if missing := sorted(algorithm.needs - GIVEN):
+def misfits(algorithm: Algorithm | None, args: GRPOConfig) -> Iterator[Finding]:
+    """Each with what to do about it. algorithm: None where the method is wrong by itself."""
+    if algorithm and (missing := sorted(algorithm.needs - GIVEN)):
         yield Finding(
             "method", f"{algorithm.name} needs {', '.join(missing)}, which TRL does not provide"
         )
@@ -133,6 +155,35 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
         )
 
 
+def finite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reward function that may return None, and no NaN, which TRL would take for it.
+
+    Raises ValueError.
+    """
+
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def checked(rewards: list[Any]) -> list[Any]:
+        for number, reward in enumerate(rewards):
+            if reward is not None and not math.isfinite(reward):
+                raise ValueError(
+                    f"the reward function {name} returned {reward} for completion "
+                    f"{number}. Return a number, or None where it has nothing to say."
+                )
+        return rewards
+
+    @wraps(function)
+    def judged(*given: Any, **named: Any) -> list[Any]:
+        return checked(function(*given, **named))
+
+    @wraps(function)
+    async def awaited(*given: Any, **named: Any) -> list[Any]:
+        return checked(await function(*given, **named))
+
+    own = iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
+    return awaited if own else judged
+
+
 class MethodTrainer(GRPOTrainer):
     """GRPOTrainer with our `method:` and `loss_fn:` blocks; its other arguments are TRL's.
 
@@ -146,6 +197,8 @@ class MethodTrainer(GRPOTrainer):
             method, loss_fn, args, named.get("rollout_func") is not None
         )
         super().__init__(*given, args=args, **named)
+        functions = [f if isinstance(f, torch.nn.Module) else finite(f) for f in self.reward_funcs]
+        self.reward_funcs = functions
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])

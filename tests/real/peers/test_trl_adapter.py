@@ -333,6 +333,42 @@ def test_a_reward_that_no_function_gives_is_refused(model):
         run.train()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nan_of_one_of_several_functions_is_refused(model, asynchronous):
+    """TRL takes NaN for None, and leaves the function out."""
+
+    def plain(completions, **_):
+        return [float("nan") if i == 5 else 1.0 for i in range(len(completions))]
+
+    async def awaited(completions, **_):
+        return plain(completions)
+
+    broken = awaited if asynchronous else plain
+
+    def number(completions, **_):
+        return [1.0] * len(completions)
+
+    run = trainer(model, settings(model, max_steps=1), "grpo", reward_funcs=[number, broken])
+    with pytest.raises(ValueError, match=rf"{broken.__name__} .*nan .*5\."):
+        run.train()
+
+
+def test_one_update_per_batch_is_warned_of(model, recwarn):
+    def warned(method, **args):
+        recwarn.clear()
+        unrefused(model, method, **args)
+        return [str(w.message) for w in recwarn if "num_iterations" in str(w.message)]
+
+    assert len(warned("etr")) == 1
+    assert warned("etr", num_iterations=4) == warned("grpo") == []
+    assert warned("etr", steps_per_generation=2) == []
+
+
+def test_a_wrong_method_and_wrong_settings_are_told_at_once(model):
+    messages = found(model, {"name": "etr", "mikro": 0.1}, {"ratio_clip_min": 0.2}, epsilon=0.1)
+    assert messages.keys() == {"method.mikro", "loss_fn", "args.epsilon"}
+
+
 def test_rewards_are_weighted_and_one_function_may_have_none(model):
     def some(completions, **_):
         return [None if i % 2 else 1.0 for i in range(len(completions))]
