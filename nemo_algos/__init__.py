@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.build import build
     from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
     from nemo_algos.algorithms.extensions.loss_config import LossConfig
+    from nemo_algos.algorithms.extensions.old_policy import inert_on_policy
     from nemo_algos.algorithms.extensions.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.kernel import (
         DriverOutput,
@@ -30,8 +31,8 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "DriverOutput", "Finding",
     "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "TermInputs", "TermParams",
-    "batch_loss", "build", "group_advantages", "no_bounds", "policy_loss", "prompt_key",
-    "sequence_mean", "token_log_ratio", "validate",
+    "batch_loss", "build", "group_advantages", "inert_on_policy", "no_bounds", "policy_loss",
+    "prompt_key", "sequence_mean", "token_log_ratio", "validate",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
@@ -46,6 +47,7 @@ _HOMES = {
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
     "algorithms.extensions.loss_config": ("LossConfig",),
+    "algorithms.extensions.old_policy": ("inert_on_policy",),
     "algorithms.extensions.terms": ("LossTerm", "TermInputs", "TermParams"),
     "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }

@@ -30,10 +30,10 @@ from nemo_algos import (
     Rollouts,
     Signals,
     build,
+    inert_on_policy,
     policy_loss,
     validate,
 )
-from nemo_algos.algorithms.extensions.old_policy import inert_on_policy
 
 NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no token is left out
 GIVEN = {"ref_logprobs", "entropy", "entropy_gradient", "memory", "unit_rewards"}  # of all needs
