@@ -141,7 +141,7 @@ def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     proxy, mask = PolicyProxy(object(), estimator), torch.tensor([[0.0, 1.0]])
     for step in range(1, 13):
         logprobs = {"prev_logprobs": torch.zeros(1, 2), "generation_logprobs": 0.002 * step * mask}
-        proxy._compare({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
+        proxy._begin_step({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
     assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
@@ -176,7 +176,7 @@ def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
                 fields = {"advantages": advantages, "sample_mask": batch["sample_mask"]}
                 proxy.write_to_dataplane(None, fields)
             else:
-                proxy._compare(batch)
+                proxy._begin_step(batch)
         assert [path.name for path in (folder / "mismatch").iterdir()] == ["step_000006.npz"]
         dump = read_dump(folder / "mismatch" / "step_000006.npz")
         assert dump.tokens.tolist() == [[5, 6, 7], [5, 8, 9]] and dump.prompt_length[0] == 1
