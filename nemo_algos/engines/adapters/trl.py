@@ -156,19 +156,15 @@ def misfits(algorithm: Algorithm | None, args: GRPOConfig) -> Iterator[Finding]:
 
 
 def finite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reward function that may return None, and no NaN, which TRL would take for it.
-
-    Raises ValueError.
-    """
-
+    """The reward function, which may return None; of NaN, TRL's own None, it raises ValueError."""
     name = getattr(function, "__name__", type(function).__name__)
 
     def checked(rewards: list[Any]) -> list[Any]:
         for number, reward in enumerate(rewards):
             if reward is not None and not math.isfinite(reward):
                 raise ValueError(
-                    f"the reward function {name} returned {reward} for completion "
-                    f"{number}. Return a number, or None where it has nothing to say."
+                    f"the reward function {name} returned {reward} for completion {number}. Return "
+                    "a number, or None where it has nothing to say."
                 )
         return rewards
 

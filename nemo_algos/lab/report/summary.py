@@ -173,12 +173,8 @@ def _interval(interval: Any, difference: Any = None) -> TableCell:
     low = difference["low"]
     high = difference["high"]
     strong = low is not None and (low > 0 or high < 0)
-    return TableCell(
-        format_number(interval["value"]),
-        f"{note}\n{format_signed(difference['value'])} [{format_number(low)}, "
-        f"{format_number(high)}]",
-        strong,
-    )
+    change = f"{format_signed(difference['value'])} [{format_number(low)}, {format_number(high)}]"
+    return TableCell(format_number(interval["value"]), f"{note}\n{change}", strong)
 
 
 def _at(curve: Any, k: int) -> Any:

@@ -49,6 +49,13 @@ def test_clip_fractions_of_gspo_are_those_of_sequences():
     assert got["ratio/mean"] == pytest.approx((math.exp(0.3) + 1) / 2)
 
 
+@pytest.mark.parametrize("log_ratio", [0.0, 0.3, 1.1314, -0.7])
+def test_no_quantile_is_above_the_largest_ratio(log_ratio):
+    """Where all ratios are alike it is theirs, and not its bin's upper edge."""
+    got = summary("grpo", by_hand([[log_ratio] * 2] * 2))
+    assert got["ratio/p99"] == got["ratio/max"] == pytest.approx(math.exp(log_ratio))
+
+
 def test_sequences_without_advantage_are_not_counted_as_clipped():
     got = summary("grpo", by_hand(MIXED, (1.0, 1.0)))
     assert got["clip/fraction"] == 0

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,9 +65,13 @@ def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypa
     monkeypatch.setattr(Trainer, "step", third_step_goes_wrong)
     folder = tmp_path / "run"
     settings = [*SMALL, "mismatch.stop_above=0.05", "checkpointing.save_period=2"]
-    settings += ["logger.tensorboard_enabled=false", f"logger.log_dir={folder}"]
+    settings += ["logger.tensorboard_enabled=false", f"logger.log_dir={folder}", "mismatch.dump=9"]
     done = CliRunner().invoke(app, ["train", "grpo.yaml", *settings])
     assert done.exit_code == 1 and "stop_above=0.05" in done.stderr
+    number, dump = re.search(
+        r"^step (\d): .* nemo-algos mismatch (\S+)$", done.stderr, re.M
+    ).groups()
+    assert number == "3" and Path(dump).name == "step_000003.npz" and Path(dump).is_file()
     lines = (folder / "exp_001" / "metrics.jsonl").read_text().splitlines()[1:]  # evaluated before
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     assert max(json.loads(line)["mismatch/mean"] for line in lines) < 1e-4
