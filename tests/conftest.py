@@ -1,4 +1,4 @@
-"""Makes tests/ importable (batches.py), and keeps the tests on one thread."""
+"""Makes tests/ importable (batches.py), and keeps the tests and what they start on one thread."""
 
 import gc
 import os
@@ -9,6 +9,8 @@ if sys.dont_write_bytecode:  # else each process of the suite would compile the 
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": sys.pycache_prefix}
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers, two cores: more threads wait
 
 import pytest
 
@@ -31,9 +33,6 @@ FIRST = {
 
 def pytest_collection_modifyitems(items):
     """The order in which the workers take the files (--no-loadscope-reorder)."""
-    import torch  # not above: the process that starts the workers needs none
-
-    torch.set_num_threads(1)
     gc.freeze()
     gc.enable()
     items.sort(key=lambda item: item.path.name not in FIRST)
