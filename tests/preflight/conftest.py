@@ -7,7 +7,6 @@ import pickle
 import omegaconf.base
 import pytest
 from omegaconf import OmegaConf
-from releases import MAIN
 
 from nemo_algos.preflight.check import judge
 from nemo_algos.preflight.check.compose import compose
@@ -25,17 +24,15 @@ def interpolations_are_parsed_once():
 
 
 def compose_once(written, release):
-    """As compose, once for equal configs; a copy, for a judgement changes it.
+    """As compose, once for equal configs over a release's; a copy, for a judgement changes it.
 
-    Configs over another release than these tests' are composed anew. HF_HOME is the one variable
-    that NeMo-RL's configs read.
+    HF_HOME is the one variable that NeMo-RL's configs read.
     """
-    if release is not MAIN:
-        return compose(written, release)
-    key = os.environ.get("HF_HOME"), repr(OmegaConf.to_container(written))
+    text = repr(OmegaConf.to_container(written))
+    key = (os.environ.get("HF_HOME"), text, id(release.configs))
     if key not in COMPOSED:
-        COMPOSED[key] = compose(written, release)
-    made = COMPOSED[key]
+        COMPOSED[key] = (compose(written, release), release.configs)  # kept, and so is its id
+    made, _ = COMPOSED[key]
     return made._replace(plain=pickle.loads(pickle.dumps(made.plain)))
 
 

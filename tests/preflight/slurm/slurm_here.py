@@ -4,6 +4,7 @@ The stubs note how they were called. A Slurm is in tests/real/slurm.
 """
 
 import atexit
+import dataclasses
 import functools
 import os
 import shutil
@@ -14,6 +15,10 @@ from typing import NamedTuple
 import pytest
 import releases
 from commands import invoke
+
+from nemo_algos.preflight.check import release
+from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.slurm import prepare
 
 CONFIG = "engine: nemo_rl\nmethod: {name: etr}\ncluster: {num_nodes: 2, gpus_per_node: 8}\n"
 LAUNCH = "--account a --image b:c --checkout {0}/nemo-rl --out {0}/runs"
@@ -68,7 +73,13 @@ def folder(tmp_path, monkeypatch):
     for name in [*OURS, *(n for n in os.environ if n.startswith(("SBATCH_", "SLURM_")))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(prepare, "read_checkout", read_once)
     return tmp_path
+
+
+def read_once(root: Path) -> Release:
+    """A test's checkout has the files of all tests' checkouts: they are read once."""
+    return dataclasses.replace(release.read(_written()), root=root)
 
 
 def slurm(here: Path, line: str = "", *words: str) -> Said:
