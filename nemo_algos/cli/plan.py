@@ -15,7 +15,7 @@ from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find
 from nemo_algos.preflight.check.rules.rows import last_step
-from nemo_algos.preflight.plan import page, report
+from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors, with_keys
 from nemo_algos.preflight.plan.layouts import plan as planned
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
@@ -92,7 +92,7 @@ def plan(
         shown += report.comparison(p, found_steps, total)
     every = [layout for some, _ in found.values() for layout in some]
     if html:
-        page.write(html, [p, *every], shown)
+        report.write_page(html, [p, *every], shown)
         echo(f"page: {html}", err=True)
     if as_json:
         more = {"change": change, "target": sums, "relative_errors": measured_errors()}

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core import kl as kl
     from nemo_algos.algorithms.core import logprob_gap as logprob_gap
     from nemo_algos.algorithms.core import metrics as metrics
-    from nemo_algos.algorithms.core import power_mean as power_mean
     from nemo_algos.algorithms.core import surrogate as surrogate
     from nemo_algos.algorithms.core import tokens as tokens
     from nemo_algos.algorithms.core import turns as turns

@@ -119,7 +119,7 @@ def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOPar
     log_u = core.surrogate.one_sided_clip(log_ratio, A, signals.low, signals.high)
     exponential = params.exponent == "exponential"
     least = math.exp(-params.gamma) if exponential else 1 - params.gamma  # a mean reward of 1
-    log_mean = core.power_mean.log_power_mean(log_u, mask, p, least)
+    log_mean = core.tokens.log_power_mean(log_u, mask, p, least)
     return (log_mean - log_u).mul_(1 - p).exp_().mul_(A)
 
 

@@ -11,9 +11,8 @@ from typing import Any, Self
 from nemo_algos.jsonl import JsonObject, read_lines, read_object
 from nemo_algos.lab.evals.benchmarks import EXTRACTORS, AnswerOf
 from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
-from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.numbers import format_number
-from nemo_algos.lab.report.runs import LoadedRun
+from nemo_algos.lab.report.runs import Group, LoadedRun
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
 # of a benchmark, of a problem and run, characters

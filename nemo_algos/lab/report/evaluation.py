@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from nemo_algos.lab.report.figure import Figure, Line
-from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.matrix import Matrix, Side, matrix
+from nemo_algos.lab.report.runs import Group
 
 CURVES = {
     "pass@k": ("Pass@k", "Probability that one of k responses is correct (unbiased)."),

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.numbers import format_number
-from nemo_algos.lab.report.runs import LoadedRun
+from nemo_algos.lab.report.runs import Group, LoadedRun
 
 BUDGET = 3_000_000  # bytes of JSON, of all runs
 PER_TOKEN = ("entropy", "advantage", "ratio", "low", "high")

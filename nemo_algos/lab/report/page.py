@@ -12,10 +12,9 @@ from nemo_algos import page
 from nemo_algos.lab.report import differences, evaluation, summary, training
 from nemo_algos.lab.report.cases import cases
 from nemo_algos.lab.report.figure import Figure
-from nemo_algos.lab.report.groups import Group, groups
 from nemo_algos.lab.report.heat import heat
 from nemo_algos.lab.report.matrix import Matrix
-from nemo_algos.lab.report.runs import LoadedRun, read_runs
+from nemo_algos.lab.report.runs import Group, LoadedRun, groups, read_runs
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:

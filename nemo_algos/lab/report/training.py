@@ -8,8 +8,7 @@ import numpy as np
 
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.lab.report.figure import Figure, Line
-from nemo_algos.lab.report.groups import Group
-from nemo_algos.lab.report.runs import LoadedRun, Series
+from nemo_algos.lab.report.runs import Group, LoadedRun, Series
 
 WINDOWS = 25  # smoothed over a 25th of the steps
 

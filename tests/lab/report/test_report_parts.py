@@ -14,9 +14,8 @@ from says import Says
 from nemo_algos import page
 from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
-from nemo_algos.lab.report.groups import groups
 from nemo_algos.lab.report.numbers import format_number
-from nemo_algos.lab.report.runs import LoadedRun
+from nemo_algos.lab.report.runs import LoadedRun, groups
 from nemo_algos.style import COLORS
 
 INF = float("inf")
