@@ -1,4 +1,4 @@
-"""Experts through NeMo-RL's refit into a real vLLM: what its kernels for CPUs pack, no refit loads.
+"""Experts through NeMo-RL's refit into a real vLLM.
 
 A file of its own: a process's first engine decides whether there is a group of experts.
 """
@@ -6,9 +6,7 @@ A file of its own: a process's first engine decides whether there is a group of 
 from pathlib import Path
 
 import models
-import nemo_cpu
 import pytest
-import zmq
 from engine_here import Engine
 from trainer import SAME, Trainer
 
@@ -34,18 +32,4 @@ def test_experts_arrive(model: Path) -> None:
     assert engine.by_zmq(trainer.weights.items())
     engine.llm.reset_prefix_cache()
     assert trainer.distance(engine.sample()) < SAME
-    engine.close()
-
-
-def test_without_the_shim_none_arrives(model: Path, ref: str) -> None:
-    trainer = Mixture(model)
-    nemo_cpu.undo("expert_weights")
-    engine = Engine(model)
-    engine.prepare(trainer)
-    engine.socket.setsockopt(zmq.RCVTIMEO, 5000)
-    if ref == "main":
-        assert not engine.by_zmq(trainer.weights.items())
-    else:
-        with pytest.raises(TimeoutError):
-            engine.by_zmq(trainer.weights.items())
     engine.close()

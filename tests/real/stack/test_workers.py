@@ -8,7 +8,7 @@ the same weights each time.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,16 +60,13 @@ class Policies:
         return process
 
 
-def started(
-    layout: Layout, folder: Path, address: str = "", before: Callable[[], None] = lambda: None
-) -> forked.Forked:
-    """The driver.Driver of a layout, on the Ray of this address; `before` runs first in it."""
+def started(layout: Layout, folder: Path, address: str) -> forked.Forked:
+    """The driver.Driver of a layout, on the Ray of this address."""
     model = models.saved(layout.kind, folder / "models")
 
     def make() -> driver.Driver:
         from nemo_algos.engines.nemo import worker_env
 
-        before()
         cluster = actors(address, layout.ranks) if layout.ray else forked.cluster(layout.ranks)
         worker = worker_env.register_worker(f"{layout.backend}_worker")
         return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)

@@ -2,13 +2,11 @@
 
 A shim replaces one thing after the module that holds it was imported; nothing of NeMo-RL, Megatron
 or vLLM is edited. Each names the lines that need it (`calls`: a file below the import path, a text
-in it): a test finds them, and fails where they are gone. `python -m nemo_cpu` prints the table.
-NEMO_CPU_WITHOUT=a,b leaves shims out; a test shows that each is needed.
+in it): `python -m nemo_cpu` prints the table, and says where those are gone.
 """
 
 import importlib.abc
 import importlib.machinery
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,7 +41,6 @@ class Shim:
 
 
 SHIMS: dict[str, Shim] = {}
-REPLACED: dict[str, list[tuple[Any, str, Any]]] = {}  # by shim: owner, name, what was there
 
 
 def shim(
@@ -64,13 +61,6 @@ def shim(
     return register
 
 
-def _apply(shims: list[Shim], module: ModuleType) -> None:
-    global _applied
-    for one in shims:
-        _applied = one.name
-        one.apply(module)
-
-
 class _Loader(importlib.abc.Loader):
     def __init__(self, inner: Any, shims: list[Shim]) -> None:
         self.inner, self.shims = inner, shims
@@ -85,7 +75,8 @@ class _Loader(importlib.abc.Loader):
         for one in self.shims:
             one.before()
         self.inner.exec_module(module)
-        _apply(self.shims, module)
+        for one in self.shims:
+            one.apply(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -107,18 +98,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 def replace(owner: Any, name: str, value: Any) -> Any:
     """Set owner.name; returns what was there (None for nothing). For `apply` functions."""
     before = getattr(owner, name, None)
-    REPLACED.setdefault(_applied, []).append((owner, name, before))
     setattr(owner, name, value)
     return before
-
-
-def undo(name: str) -> None:
-    """In a process of the tests': what the shim replaced is as it was."""
-    for owner, attribute, before in reversed(REPLACED.pop(name)):
-        setattr(owner, attribute, before)
-
-
-_applied = ""  # the shim whose `apply` runs
 
 
 def installed() -> bool:
@@ -130,11 +111,9 @@ def install() -> None:
     from nemo_cpu import absent, answers, bridge, collectives, data_plane  # noqa: F401, I001
     from nemo_cpu import device, engine, megatron, refit  # noqa: F401
 
-    without = set(os.environ.get("NEMO_CPU_WITHOUT", "").split(",")) - {""}
-    assert without <= set(SHIMS) | set(absent.MODULES), without
-    wanted = [one for one in SHIMS.values() if one.name not in without]
+    wanted = list(SHIMS.values())
     sys.meta_path.insert(0, _Finder(wanted))
-    sys.meta_path.append(absent.Finder(set(absent.MODULES) - without))
+    sys.meta_path.append(absent.Finder(set(absent.MODULES)))
     for one in wanted:  # tests/conftest.py imports torch
         if one.module in sys.modules:
-            _apply([one], sys.modules[one.module])
+            one.apply(sys.modules[one.module])
