@@ -19,7 +19,7 @@ WHOLE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 def compare(piece: Piece) -> None:
     """Counts of numbers that differ, by kind of block and scale; OUT/te_numbers.npz.
 
-    The file, put into tests/golden, makes test_transformer_engine.py hold our numbers to this
+    The file, put into tests/golden, makes test_low_precision.py hold our numbers to this
     GPU's kernels.
     """
     for what, x in {**te_numbers.inputs(), "wide": _wide()}.items():

@@ -28,12 +28,13 @@ def compose_once(written, release):
 
     HF_HOME is the one variable that NeMo-RL's configs read.
     """
+    of = (release.configs, release.schema, release.facts)  # kept, and so are their ids
     text = repr(OmegaConf.to_container(written))
-    key = (os.environ.get("HF_HOME"), text, id(release.configs))
+    key = (os.environ.get("HF_HOME"), text, release.root is None, *map(id, of))
     if key not in COMPOSED:
-        COMPOSED[key] = (compose(written, release), release.configs)  # kept, and so is its id
+        COMPOSED[key] = (compose(written, release), of)
     made, _ = COMPOSED[key]
-    return made._replace(plain=pickle.loads(pickle.dumps(made.plain)))
+    return made._replace(plain=pickle.loads(pickle.dumps(made.plain)), release=release)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -38,7 +38,7 @@ BATCHES = (
 )
 # without which some keys or bounds hardly act
 COMPANIONS = {"kl_cov": {"share": 0.3}, "quatro": {"delta": 1.0}}
-OF_ENGINES = {("opd", "teacher")}  # tests/engines/local/test_teacher.py
+OF_ENGINES = {("opd", "teacher")}  # tests/engines/local/test_two_policies.py
 SLOTS = ("advantages", "bounds")
 PARTNERS = {"advantages": ({"name": "grpo", "advantage_std": "none"}, "erpo"), "bounds": ("etr",)}
 BY_NAME = {

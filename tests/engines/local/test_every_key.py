@@ -1,17 +1,23 @@
-"""Every key of the embedded engine is honoured with a countdown model, refused, or neutral."""
+"""Every key of the embedded engine is honoured, refused, or neutral; every method trains in it."""
 
 import hashlib
+import math
 import typing
 
 import pytest
+import torch
+import trainers
 from matrix import some_of
 from pydantic import BaseModel
 from short_runs import metrics, short_warm_start, train  # noqa: F401
 
 from nemo_algos import config
+from nemo_algos.algorithms.methods import METHODS, STUDIED
 from nemo_algos.config import SHIPPED, ConfigError
 from nemo_algos.engines.data.tasks import Puzzles
-from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.engines.local.schema import GenerationSection, LocalConfig, Shape
+from nemo_algos.engines.local.tiny import Tiny
+from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.local.judge import judge
 
@@ -219,3 +225,36 @@ def test_it_is_refused_by_name(key):
     allowed = [key, *(path for above, path in ELSEWHERE.items() if key.startswith(above))]
     paths = [finding.path for finding in error.value.findings]
     assert [p for p in paths if p in allowed or f"{key}.".startswith(f"{p}.")], paths
+
+
+GENTLE = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-4}}  # dr_grpo's gradient is small
+HALF = ("grpo.num_prompts_per_step=4", "policy.train_global_batch_size=8")
+# with rewards, prompts, a teacher or turns of their own: test_extensions, test_two_policies
+OTHERWISE = {"gdpo", "spo", "ema_baseline", "opd", "turn_rloo", "turn_etr", "turn_quatro"}
+STEPS = {"pass_at_k": 12}  # most of its groups are flat
+OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share")
+
+
+def small():
+    """Of one layer, with responses of six tokens."""
+    torch.manual_seed(0)
+    model = Tiny(Shape(layers=1))
+    model.embed.weight.data *= 2
+    return TinyPolicy(model, GenerationSection(max_new_tokens=6))
+
+
+TRAINED = [name for name in METHODS if name not in {*STUDIED, *OTHERWISE}]
+
+
+@pytest.mark.parametrize("name", some_of(TRAINED, 6))
+def test_it_trains(name):
+    made = trainers.trainer(*HALF, method=name, optimizer=GENTLE, trained=small())
+    before = trainers.weights(made)
+    steps = [made.step() for _ in range(STEPS.get(name, 5))]
+    assert all(math.isfinite(value) for row in steps for value in row.values())
+    assert 1e-4 < float((trainers.weights(made) - before).abs().max()) < 0.1
+    for row in steps:
+        assert 0 <= row.get("clip/fraction", 0) <= 1  # none where no response has an advantage
+        assert -1e-6 < row.get("kl/old", 0) < 0.5 and 0.1 < row.get("ratio/mean", 1) < 10
+        own = [key for key in row if key.startswith(f"{name}/")]
+        assert own == ([f"{name}/{OWN[name]}"] if name in OWN else [])

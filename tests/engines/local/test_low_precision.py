@@ -4,7 +4,9 @@ import json
 import math
 from bisect import bisect_left
 from fractions import Fraction
+from pathlib import Path
 
+import numpy as np
 import pytest
 import short_runs
 import small_llama
@@ -13,9 +15,11 @@ from short_runs import short_warm_start, train  # noqa: F401
 from torch import nn
 
 from nemo_algos.engines.local import low_precision
+from nemo_algos.engines.local.hardware import describe, device_of, precision_of, threads_of
 from nemo_algos.engines.local.hf import HFPolicy
-from nemo_algos.engines.local.low_precision import RECIPES, emulate, exact
+from nemo_algos.engines.local.low_precision import RECIPES, e4m3, emulate, exact
 from nemo_algos.engines.local.prompt_sharing import micro_batches
+from nemo_algos.engines.local.schema import TINY
 
 FP4 = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]  # E2M1's magnitudes, by their codes
 GENERATOR = torch.Generator().manual_seed(0)
@@ -215,3 +219,80 @@ def test_a_model_of_transformers(tmp_path):
     for rows in every:
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
     assert not torch.equal(drawn.gen_logprobs, drawn.logprobs)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine without a GPU and without units for bfloat16; set(name) changes that."""
+
+    def set_(*has):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in has)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: "cuda bf16" in has)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in has)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: "avx512" in has)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: "amx" in has)
+
+    set_()
+    return set_
+
+
+AUTO = {"precision": "auto", "device": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("has", "device", "precision"),
+    [
+        ((), "cpu", "float32"),
+        (("avx512",), "cpu", "bfloat16"),
+        (("amx",), "cpu", "bfloat16"),
+        (("cuda", "amx"), "cuda", "float32"),
+        (("cuda", "cuda bf16"), "cuda", "bfloat16"),
+        (("mps", "amx"), "mps", "float32"),
+    ],
+)
+def test_auto_takes_what_is_fast(machine, has, device, precision):
+    machine(*has)
+    policy = small_llama.section("any", **AUTO)
+    assert (device_of(policy).type, precision_of(policy)) == (device, precision)
+    named = small_llama.section("any", device="cpu", precision="float32")
+    assert (device_of(named).type, precision_of(named)) == ("cpu", "float32")
+    assert device_of(small_llama.section(TINY, **AUTO)).type == "cpu"
+
+
+def test_a_device_that_is_not_there(machine):
+    with pytest.raises(ValueError, match=r"cuda .*cpu"):
+        device_of(small_llama.section("any", device="cuda"))
+    with pytest.raises(ValueError, match=r"policy\.taught\.device: cuda .*cpu"):
+        device_of(small_llama.section(TINY, device="cpu", taught={"device": "cuda"}))
+
+
+def test_threads_and_the_line_that_names_it_all(machine, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    assert [threads_of(small_llama.section(name)) for name in ("any", TINY)] == [6, 1]
+    assert threads_of(small_llama.section(TINY, threads=3)) == 3
+    assert describe(small_llama.section("any", **AUTO)) == "cpu (6 threads), float32"
+    machine("cuda", "cuda bf16")
+    assert describe(small_llama.section("any", **AUTO)) == "cuda (Some GPU), bfloat16"
+
+
+def test_the_countdown_models_are_said_to_compute_as_they_do(machine):
+    machine("avx512")
+    assert describe(small_llama.section(TINY, **AUTO)) == "cpu (1 thread), float32"
+
+
+NUMBERS = np.load(Path(__file__).parents[2] / "golden" / "te_numbers.npz")
+BLOCKWISE = RECIPES["fp8_blockwise"]
+OURS = {
+    "rows/float32": lambda x: e4m3(128, x, False),
+    "squares/float32": lambda x: e4m3(128, x, True),
+    "rows/power_of_two": BLOCKWISE.activation,
+    "squares/power_of_two": BLOCKWISE.weight,
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "awkward"])
+@pytest.mark.parametrize("kind", OURS)
+def test_every_number_is_transformer_engine_s(kind, name):
+    got = OURS[kind](torch.from_numpy(NUMBERS[name]))
+    assert torch.equal(got, torch.from_numpy(NUMBERS[f"{name}/{kind}"]))

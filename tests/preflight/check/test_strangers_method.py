@@ -7,11 +7,16 @@ from functools import cache
 from types import ModuleType
 
 import pytest
+import torch
+from batches import make
 from releases import MAIN
+from says import Says
 
-from nemo_algos import METHODS
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import SHIPPED, apply_overrides, read, resolve
 from nemo_algos.preflight.check import judge
+from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 
 HALF = "policy.train_global_batch_size=256"
@@ -94,3 +99,66 @@ def test_the_embedded_engine_too(name):
             judged_locally(resolve(merged))
         found.append(str(raised.value).replace(f"my_{name}", name))
     assert found[0] == found[1] and found[0]
+
+
+BY_TURN = "method.name=turn_rloo"
+
+
+def findings(config, *overrides, release=MAIN):
+    return {f.path: f for f in check(config, overrides, release) if f.severity != "note"}
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "path", "words"),
+    [
+        ("nemo_rl.yaml", [], "data.train.env_name", "turn_rloo turn_1 turn_2"),
+        ("nemo_rl.yaml", ["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", ""),
+        ("single_controller.yaml", [], "async_rl", "turn_rloo"),
+    ],
+)
+def test_by_turn(config, overrides, path, words):
+    found = findings(config, BY_TURN, *overrides)
+    assert path in found, found
+    assert str(found[path]) == Says(f"{path}: {words}")
+
+
+def test_gym_keeps_the_sum_in_an_older_nemo_rl():
+    facts = {**MAIN.facts, "NeMo Gym gives rewards in parts": False}
+    older = replace(MAIN, facts=facts)
+    path = "env.should_use_nemo_gym"
+    for method in ("gdpo", "turn_etr"):
+        given = [f"method.name={method}", f"{path}=true"]
+        assert path not in findings("nemo_rl.yaml", *given)
+        assert findings("nemo_rl.yaml", *given, release=older)[path].severity == "warning"
+    assert path not in findings("nemo_rl.yaml", "method.name=etr", f"{path}=true", release=older)
+
+
+# of these few tokens with their defaults: one, and all
+FELT = {"clip_cov": {"share": 0.2}, "m2po": {"threshold": 0.004}, "kl_cov": {"share": 0.2}}
+GROUPS = ((0.0, 1.0) * 3, (0.0, 0.0, 1.0), (0.0, 0.5, 0.25, 1.0), (0.0,) * 16)
+
+
+def driver_half(name, rollouts):
+    """What the method computes of these rollouts in its driver half, [B,..]."""
+    made = build({"name": name, **FELT.get(name, {})}).signals(rollouts, {})
+    found = {"advantages": made.advantages, "low": made.low, "high": made.high, **made.extras}
+    return {k: v for k, v in found.items() if isinstance(v, torch.Tensor) and v.ndim}
+
+
+def depends_on_the_others(name):
+    """Whether a group's numbers change where another group is left out."""
+    rollouts = make(rewards=GROUPS).rollouts
+    whole = driver_half(name, rollouts)
+    for left_out in (rollouts.group.max(), rollouts.group.min()):  # all rewards equal; mixed
+        rest = rollouts.group != left_out
+        alone = driver_half(name, rollouts[rest])
+        if any(not torch.allclose(v[rest], alone[k], atol=1e-9) for k, v in whole.items()):
+            return True
+    return False
+
+
+def test_the_methods_that_need_the_whole_batch_are_listed():
+    whole = {n for n, m in METHODS.items() if m.whole_batch or m.params().whole_batch}
+    remembering = {name for name, method in METHODS.items() if "memory" in method.needs}
+    assert {name for name in METHODS if depends_on_the_others(name)} - remembering == whole
+    assert {"apmpo", "clip_cov", "reinforce_pp", "gdpo"} <= whole
