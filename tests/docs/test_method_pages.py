@@ -1,5 +1,6 @@
-"""docs/methods: the config, commands and combinations of each method's page are accepted."""
+"""docs/methods: each page's config, commands and combinations are accepted; written tables hold."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -42,3 +43,26 @@ def test_the_commands_are_accepted(name):
 def test_the_combinations_have_a_meaning(name):
     for written in re.findall(r"`(\{[^`]+\})`", page(name)):
         assert "+" in build(yaml.safe_load(written)).name
+
+
+# ---- pages that scripts write
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    assert spec and spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_list_of_methods_is_current():
+    written = (ROOT / "docs" / "methods" / "zoo.md").read_text()
+    assert written == script("method_index").page(), "run scripts/method_index.py"
+
+
+@pytest.mark.long
+def test_the_tables_of_plan_are_current():
+    made = script("plan_tables")
+    for name in made.TABLES:
+        assert (ROOT / name).read_text() == made.page(name), "run scripts/plan_tables.py"

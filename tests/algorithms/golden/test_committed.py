@@ -4,8 +4,10 @@ tests/golden/oracle.py wrote methods.json.gz from the papers and the specificati
 package; nothing regenerates it in passing. Bounds that have two sides are unequal there.
 """
 
+import copy
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ import torch
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
-from nemo_algos.algorithms.golden.verify import GoldenRollouts
+from nemo_algos.algorithms.golden.verify import GoldenRollouts, compute, errors_of, read
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.record import ClipParams
 
 PATH = Path(__file__).parents[2] / "golden" / "methods.json.gz"
 GOLDEN = json.loads(gzip.decompress(PATH.read_bytes()))
@@ -90,3 +93,35 @@ def test_loss_gradient_and_advantages(method):
             assert got[compared] == near, about
         if "advantages" in case:
             assert total == pytest.approx(case["advantages"], rel=tolerance, abs=tolerance), about
+
+
+PUBLIC = read(Path(__file__).parents[2] / "golden" / "public.json.gz")
+
+
+@pytest.mark.parametrize("case", PUBLIC["cases"], ids=lambda case: case["name"])
+def test_case_agrees_to_1e_12(case):
+    for error in errors_of(case):
+        assert error.error <= 1e-12, error
+
+
+def test_a_wrong_number_is_seen():
+    case = copy.deepcopy(PUBLIC["cases"][0])
+    case["expected"]["loss"] += 1e-5
+    assert {e.quantity for e in errors_of(case) if e.error > 1e-6} == {"loss"}
+
+
+class Penalised(ClipParams):
+    kl_coef: float = 1.0
+
+
+MINE = replace(METHODS["grpo"], name="mine", params=Penalised)
+
+
+def test_kl_coef_is_the_penalty_unless_the_method_has_one():
+    mine = f"{__name__}:MINE"
+    inputs = PUBLIC["cases"][0]["inputs"]
+    plain, own, penalty = (
+        compute(name, params, inputs)["loss"]
+        for name, params in ((mine, {}), (mine, {"kl_coef": 0.5}), ("grpo", {"kl_coef": 0.5}))
+    )
+    assert own == plain and penalty > plain

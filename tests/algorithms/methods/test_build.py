@@ -1,17 +1,22 @@
-"""`method:` blocks: combinations, every refusal with its reason, and methods of third parties."""
+"""`method:` blocks and the table of methods: combinations, refusals, methods of third parties."""
 
+import subprocess
+import sys
 import textwrap
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 from batches import PLAIN, close, make, run
 from says import Says
 
+from nemo_algos.algorithms import methods
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.methods import FAMILIES, METHODS
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import ConfigError
 
@@ -261,3 +266,38 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name):
     (problem,) = refusals(name)
     assert problem == Says(f"method.name: {name!r}")
     assert "\n" not in problem
+
+
+FOLDER = Path(methods.__file__).parent
+
+
+def test_every_file_is_listed_once():
+    files = {path for path in FOLDER.rglob("*.py") if path.name != "__init__.py"}
+    assert {Path(import_module(module).__file__) for module in METHODS.modules.values()} == files
+    listed = [name for names in FAMILIES.values() for name in names]
+    assert listed == list(METHODS) and len(listed) == len({*listed})
+
+
+def test_a_name_that_is_none_is_refused():
+    assert "vars" not in METHODS and METHODS.get("vars") is None
+    with pytest.raises(KeyError, match="vars"):
+        METHODS["vars"]
+
+
+@pytest.mark.parametrize(
+    ("code", "files"),
+    [
+        ("list(METHODS), 'rloo' in METHODS, len(METHODS), METHODS.keys()", set()),
+        ("METHODS['rloo']", {"zoo.advantages"}),
+        ("METHODS['luspo']", {"zoo.sequence", "gspo"}),  # whose ratio it has
+        ("import nemo_algos; nemo_algos.build('etr')", {"etr"}),
+    ],
+)
+def test_only_the_methods_asked_for_are_imported(code, files):
+    script = f"import sys\nfrom {methods.__name__} import METHODS\n{code}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    prefix = f"{methods.__name__}."
+    found = {m.removeprefix(prefix) for m in done.stdout.split() if m.startswith(prefix)}
+    assert found - {"zoo"} == files

@@ -6,8 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 from says import Says
-from slurm_here import called, folder, invoked, slurm, stub  # noqa: F401
+from slurm_here import (  # noqa: F401
+    LAUNCH,
+    called,
+    folder,
+    invoked,
+    slurm,
+    stub,
+)
 
+from nemo_algos.config import load
 from nemo_algos.preflight.slurm import runs
 from nemo_algos.preflight.slurm.batch import job_name
 
@@ -268,3 +276,16 @@ def test_words_and_configs(here, run, monkeypatch):
     assert "--max-requeues" in "".join(invoked("slurm", "--help").out)
     assert "status | tail | stop RUN" in "".join(invoked("slurm", "--help").out)
     assert invoked("slurm").status == 2
+
+
+RECIPE = "qwen3-32b-4n8g-tp4pp4"
+
+
+def test_a_sweep_over_the_methods(here):
+    launch = ["slurm", f"recipes/{RECIPE}.yaml", *LAUNCH.format(here).split()]
+    said = invoked(*launch, "--sweep", "method.name=etr,quatro,erpo,apmpo")
+    assert said.status == 0, said
+    runs = sorted(path for path in (here / "runs").iterdir() if path.is_dir())
+    configs = [load(run / "config.yaml") for run in runs]
+    names = {config["method"]["name"]: config["logger"]["wandb"]["name"] for config in configs}
+    assert names == {method: f"{method}-{RECIPE}" for method in ("etr", "quatro", "erpo", "apmpo")}

@@ -1,6 +1,8 @@
-"""Rewards with a mistake in them, tried on rows as a rehearsal tries them: each is named."""
+"""Rewards with a mistake in them, tried on rows and on known right answers: each is named."""
 
 import itertools
+import json
+import math
 import random
 import re
 
@@ -8,7 +10,8 @@ import pytest
 
 from nemo_algos.engines.rewards.answers import boxed
 from nemo_algos.engines.rewards.pool import Verdict
-from nemo_algos.preflight.check.data import rewards, scoring, verdict
+from nemo_algos.preflight.check.data import answers, rewards, scoring, verdict
+from nemo_algos.preflight.check.data import rewards as reward_checks
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage
 
@@ -157,3 +160,122 @@ def test_too_little_memory_names_the_key_of_it(status, detail, small, monkeypatc
     monkeypatch.setattr(scoring, "VerifierPool", Pool)
     judge = scoring.VerifierJudge({"verifier": "math", "memory_mb": 2048})
     assert ("memory_mb: 2048" in judge.reason("x", "1")) == small
+
+
+@pytest.mark.parametrize(
+    ("prompts", "forms"),
+    [
+        (["Put it into \\boxed{}. 1", "Put it into \\boxed{}. 2"], ["\\boxed{}"]),
+        (["<answer>7</answer>", "Answer: $Answer"], []),  # no form is asked for in both
+        (["reason, then <think> and <answer>"], ["<answer>"]),
+        (["The last line is Answer: $LETTER"], ["Answer:"]),
+        (["End with #### and the number"], ["####"]),
+        (["write a function\n```python\n"], ["a code block"]),
+        (["What is 2 + 3?"], []),
+        ([], []),
+    ],
+)
+def test_the_form_is_what_every_prompt_asks_for(prompts, forms):
+    assert answers.asked_forms(prompts) == forms
+
+
+def test_every_form_has_the_answer_once():
+    assert boxed(answers.write_answer("\\boxed{}", "\\frac{1}{2}")) == "\\frac{1}{2}"
+    for form in answers.FORMS:
+        assert answers.write_answer(form, "4711").count("4711") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ("42", "43"),
+        ("19", "10"),
+        ("1/2", "1/3"),
+        ("-7.50", "-7.51"),
+        ("B", "C"),
+        ("Yes", "no"),
+        ("False", "true"),
+        ("Paris", "Rome"),
+        ("Rome", "Oslo"),
+        ("\\sqrt{x}", " rome"),
+    ],
+)
+def test_a_wrong_answer_differs(answer, wrong):
+    assert answers.wrong_answer(answer, [" rome" if "x" in answer else "Rome", "Oslo"]) == wrong
+
+
+def test_a_wrong_answer_where_all_rows_have_one():
+    assert answers.wrong_answer("Paris", ["paris", "Paris "]) == "not Paris"
+
+
+def test_the_trials_of_a_row():
+    trial = answers.trial("\\boxed{}", "42", ["42"])
+    assert boxed(trial.gold) == "42" and boxed(trial.wrong) == boxed(trial.doubled) == "43"
+    assert trial.empty == "" and trial.gold.startswith(trial.truncated)
+    assert "42" in trial.doubled and boxed(trial.truncated) is None
+
+
+def test_what_a_right_response_has_in_it():
+    query = json.dumps({"database": "x.sqlite", "query": "SELECT 1"})
+    assert answers.gold_text({"verifier": "sql"}, query) == "SELECT 1"
+    assert answers.gold_text({"verifier": "code"}, "{}") is None
+    for gold in ("42", "6 * 7 = <<6*7=42>>42\n#### 42", "We multiply: \\boxed{42}."):
+        assert answers.gold_text({"num_workers": 8}, gold) == "42"
+
+
+N = 20
+RIGHT, NOT = [1.0] * N, [0.0] * N
+OTHERS = (*reward_checks.KINDS, "doubled", "short")
+SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(OTHERS, NOT)
+
+
+def of_rows(*numbers, bad=1.0, good=0.0):
+    """Rewards that are `bad` in these rows."""
+    return [bad if n in numbers else good for n in range(1, N + 1)]
+
+
+def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewards):
+    rows = [Row(n, "task", "?", str(n)) for n in range(1, N + 1)]
+    if "gold" in rewards:
+        rewards = {"again": rewards["gold"], "long": rewards["gold"]} | rewards
+    given = SOUND | rewards
+    scored = [
+        reward_checks.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
+        for n, row in enumerate(rows)
+    ]
+    reward_checks.judge_scores(
+        Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
+    )
+    return [(v.outcome, v.key, v.message) for v in verdict.read(folder)]
+
+
+CASES = {  # arguments, outcome, key, a word of the message
+    "sound": ({}, "passed", "env.x", "20 of 20"),
+    "graded": ({"wrong": [0.5] * N, "truncated": [0.2] * N}, "passed", "env.x", "20 of 20"),
+    "below zero": ({"gold": NOT, **dict.fromkeys(OTHERS, [-1.0] * N)},
+                   "passed", "env.x", "20 of 20"),
+    "nan": ({"wrong": of_rows(3, bad=math.nan)}, "failed", "env.x", "nan"),
+    "always 0": ({"gold": NOT}, "failed", "env.x", "error: it"),
+    "always 1": (dict.fromkeys(SOUND, RIGHT), "failed", "env.x", "gives 1"),
+    "an unread gold": ({"gold": of_rows(7, bad=0.0, good=1.0)}, "warning", "env.x", "row 7"),
+    "two": ({"gold": of_rows(7, 9, bad=0.0, good=1.0)}, "failed", "env.x", "rows 7, 9"),
+    "a paid wrong": ({"wrong": of_rows(5)}, "warning", "env.x", "row 5"),
+    "paid wrongs": ({"wrong": of_rows(5, 6)}, "failed", "env.x", "rows 5, 6"),
+    "paid halves": ({"truncated": RIGHT}, "failed", "env.x", "truncated"),
+    "paid nothing": ({"empty": RIGHT}, "failed", "env.x", "20 of 20"),
+    "paid silence": ({"wrong": [-1.0] * N}, "warning", "env.x", "-1"),
+    "two answers": ({"doubled": RIGHT}, "warning", "env.x", "takes it back"),
+    "another form": ({"form": "<answer>"}, "failed", "env.x", "<answer>"),
+    "no form": ({"wanted": ()}, "warning", "data.default.prompt_file", "\\boxed{}"),
+    "no form needed": ({"wanted": (), "form": "a sentence"}, "passed", "env.x", "20 of 20"),
+    "a second": ({"seconds": 1.5}, "warning", "env.x", "1.5 s"),
+    "half a minute": ({"seconds": 30.0}, "failed", "env.x", "30 s"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_verdict(name, tmp_path):
+    arguments, outcome, key, word = CASES[name]
+    found = verdicts(tmp_path, **arguments)
+    assert [(o, k) for o, k, _ in found] == [(outcome, key)]
+    assert word in found[0][2]
