@@ -71,6 +71,7 @@ NemoRL = Annotated[
     str,
     typer.Option(
         metavar="FOLDER",
+        is_eager=True,  # known before `check --explain` asks for it, wherever that stands
         help="the NeMo-RL that will run: its checkout; default: $NEMO_RL_HOME, the installed one, "
         "or this folder",
     ),

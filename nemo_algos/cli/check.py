@@ -28,11 +28,11 @@ def _limit(time: str) -> int | None:
         raise ValueError(f"`--time` {error}") from None
 
 
-def _explain(key: str) -> None:
+def _explain(context: typer.Context, key: str) -> None:
     if key:
         from nemo_algos.cli.explain import explain_key
 
-        echo("\n".join(explain_key(key)))
+        echo("\n".join(explain_key(key, find(context.params["nemo_rl"]))))
         raise typer.Exit
 
 
@@ -54,9 +54,7 @@ def check(
     ] = "",
     explain: Annotated[
         str,
-        typer.Option(
-            metavar="KEY", callback=_explain, is_eager=True, help="explain one key, and exit"
-        ),
+        typer.Option(metavar="KEY", callback=_explain, help="explain one key, and exit"),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
 ) -> None:

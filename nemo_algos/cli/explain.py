@@ -17,7 +17,7 @@ from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.derived_config import OURS, SHARED, Base, base_name
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
-from nemo_algos.preflight.check.release import find
+from nemo_algos.preflight.check.release import Release
 
 LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 SOURCES: list[tuple[str, type[BaseModel], str]] = [
@@ -28,7 +28,7 @@ SOURCES: list[tuple[str, type[BaseModel], str]] = [
 ]
 
 
-def explain_key(key: str) -> list[str]:
+def explain_key(key: str, release: Release) -> list[str]:
     """A line for each meaning of a key, with who has it. Raises ConfigError where nobody does."""
     fields = [(who, *one) for who, schema, above in SOURCES for one in fields_of(schema, above)]
     meanings = dict[str, list[str]]()
@@ -36,12 +36,12 @@ def explain_key(key: str) -> list[str]:
         if fnmatchcase(key, path):
             both = path.partition(".")[0] in SHARED
             meanings.setdefault(_describe(field), []).append("both engines" if both else who)
-    if (text := _of_nemo_rl(key)) is not None:
-        meanings.setdefault(text, []).append(find().name)
+    if (text := _of_nemo_rl(key, release)) is not None:
+        meanings.setdefault(text, []).append(release.name)
     if reason := SET_BY_METHOD.get(key.removeprefix("loss_fn.")):
         meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
-        known = sorted({path for _, path, _ in fields} | find().declared)
+        known = sorted({path for _, path, _ in fields} | release.declared)
         raise ConfigError([Finding(key, f"unknown key{did_you_mean(key, known)}")])
     return [f"{_named(who)}: {text}" for text, who in meanings.items()]
 
@@ -80,9 +80,8 @@ def _format(value: Any) -> str:
     return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
 
 
-def _of_nemo_rl(key: str) -> str | None:
+def _of_nemo_rl(key: str, release: Release) -> str | None:
     """What NeMo-RL makes of it; None where it has no such key."""
-    release = find()
     asked = dict[str, Any]()
     name = base_name(asked)
     base = release.configs[name]

@@ -1,6 +1,10 @@
 """`nemo-algos check --explain KEY`: type, default and text of a key, of whichever engine has it."""
 
+import dataclasses
+import itertools
+
 import pytest
+import releases
 from commands import invoke
 from pydantic import BaseModel
 
@@ -37,17 +41,19 @@ HAVE = f"{shipped().name}: a key of NeMo-RL, "
     ],
 )  # fmt: skip
 def test_a_key_is_explained(key, lines):
-    said = explain_key(key)
+    said = explain_key(key, shipped())
     assert all(map(str.startswith, said, lines)) and len(said) == len(lines)
     done = invoke("check", "--explain", key)
     assert (done.exit_code, done.output.splitlines()) == (0, said)
 
 
 def test_a_parameter_is_said_of_the_methods_that_have_it():
-    (line,) = explain_key("method.max_log_ratio")
+    (line,) = explain_key("method.max_log_ratio", shipped())
     assert line.startswith("every method: float > 0 <= 20, default 20.0.")
-    assert explain_key("method.macro")[0].startswith("etr, turn_etr: float >= 0, default ")
-    said = explain_key("method.advantage_std")
+    assert explain_key("method.macro", shipped())[0].startswith(
+        "etr, turn_etr: float >= 0, default "
+    )
+    said = explain_key("method.advantage_std", shipped())
     assert sum(line.partition(":")[0].count(",") + 1 for line in said) == len(METHODS)
 
 
@@ -56,7 +62,18 @@ def test_an_unknown_key_names_the_nearest():
     assert done.exit_code == 2
     assert "(did you mean grpo.num_generations_per_prompt?)" in done.stderr
     with pytest.raises(ConfigError, match="zzz: "):
-        explain_key("zzz")
+        explain_key("zzz", shipped())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_named_checkout_explains_it(tmp_path, turned):
+    """Also where its name stands behind the key."""
+    config = {"grpo": {}, "loss_fn": {"new_key": 7}}
+    few = dataclasses.replace(releases.MAIN, configs={"grpo_math_1B.yaml": config})
+    releases.write(tmp_path, few)
+    pairs = [("--nemo-rl", str(tmp_path)), ("--explain", "loss_fn.new_key")]
+    done = invoke("check", *itertools.chain(*(pairs[::-1] if turned else pairs)))
+    assert done.output.endswith("a key of NeMo-RL, 7 in its grpo_math_1B.yaml.\n")
 
 
 def test_a_text_below_a_field_is_the_field_s():
@@ -71,4 +88,4 @@ def test_a_text_below_a_field_is_the_field_s():
 def test_every_key_of_ours_has_a_line():
     assert all(issubclass(schema, BaseModel) for _, schema, _ in SOURCES)
     for path in {path for _, schema, above in SOURCES for path, _ in fields_of(schema, above)}:
-        assert explain_key(path.replace("*", "one")), path
+        assert explain_key(path.replace("*", "one"), shipped()), path
