@@ -85,11 +85,21 @@ def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
                 x_label="step",
                 y_label=curve.y_label,
                 lines=lines,
-                caption=CAPTIONS.get(curve.name, ""),
+                caption=f"{CAPTIONS.get(curve.name, '')} {_equal(lines)}".strip(),
                 scale=curve.scale,
             )
         )
     return made, zero
+
+
+def _equal(lines: Sequence[Line]) -> str:
+    """A sentence for each curve that a later one, equal at every step, is drawn over."""
+    hidden = []
+    for i, line in enumerate(lines):
+        above = [other for other in lines[i + 1 :] if (other.x, other.y) == (line.x, line.y)]
+        if above:
+            hidden.append(f"{line.label} is hidden by {above[-1].label}: they are equal.")
+    return " ".join(hidden)
 
 
 def _own(groups: Sequence[Group]) -> list[Chart]:

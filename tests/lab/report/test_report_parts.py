@@ -83,6 +83,13 @@ def test_a_metric_that_is_always_zero_is_named_and_not_drawn():
     assert training.figures(unknown)[1] == []
 
 
+def test_a_curve_that_another_one_hides_is_named():
+    curves = {"a": [0.5, 0.25, 1.0], "b": [0.5, 0.25, 1.0], "c": [0.5, 0.25, 0.75]}
+    runs = [run(k, method=k, metrics={"length/mean": ([1, 2, 3], y)}) for k, y in curves.items()]
+    (figure,), _ = training.figures(groups(runs))
+    assert figure.caption == "Mean over the rollout batch. a is hidden by b: they are equal."
+
+
 def test_a_metric_of_a_method_of_ones_own_is_drawn():
     metrics = {"rare/a": ([1], [0.5]), "other/a": ([1], [0.5])}
     named = run("a", method="my_package.my_module:MINE", metrics=metrics)
