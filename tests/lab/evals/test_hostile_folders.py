@@ -16,7 +16,7 @@ import torch
 from commands import invoke
 from completions import completion, server
 from rich.console import Console
-from strangers import KINDS
+from strangers import KINDS, Bomb
 
 from nemo_algos import config
 from nemo_algos.engines.local import checkpoint, tiny_policy
@@ -24,16 +24,6 @@ from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
-
-
-class Bomb:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, marker):
-        self.marker = str(marker)
-
-    def __reduce__(self):
-        return os.mkdir, (self.marker,)
 
 
 @pytest.fixture
@@ -166,10 +156,6 @@ def test_a_pipe_is_not_waited_for(command, run):
     assert go()[0] == 2
 
 
-BROKEN = [  # of the kinds of broken files that test_strangers_files hands to each reader
-    *("empty", "a cut object", "another type", "null", "no UTF-8", "an object of other keys"),
-    *("deep lists", "a number of 4400 digits"),
-]
 READ = {
     "report": [
         "metrics.jsonl",
@@ -187,7 +173,8 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+# which files are read, and as what; all kinds of broken ones: test_strangers_files.py
+@pytest.mark.parametrize("kind", ["empty", "a cut object", "an object of other keys"])
 def test_a_broken_file_is_named(command, run, kind):
     name, go = command
     text = KINDS[kind]
