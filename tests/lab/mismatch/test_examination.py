@@ -144,15 +144,17 @@ RARE = {
 def test_rare_large_errors_are_not_rounding(folders, plant):
     arrays = of_bfloat16(0)
     least = RARE[plant](arrays)
-    found = examine([from_arrays(arrays)], folders[0])
+    found = examine([from_arrays(arrays)], folders[0], [folders[1]])
     verdict = with_model([from_arrays(arrays)], found)
     assert (verdict.verdict, found.unexplained) == ("unknown", ["sampler"])
+    assert all(share < 0.5 for _, share in found.near("sampler"))  # what explains the right ones
     count, furthest = found.sides["sampler"].far
     assert least <= count <= arrays["mask"].sum() / 10
     assert furthest > 2 and str(count) in verdict.found
 
 
-@pytest.mark.parametrize("seed", some_of(range(6), 2))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_bfloat16_is_rounding(folders, seed):
     found = examine([from_arrays(of_bfloat16(seed))], folders[0])
     assert names(found) == [] and not found.unexplained
@@ -328,20 +330,12 @@ def test_a_model_that_is_nearly_uniform_has_no_cause(tmp_path, seed):
     assert with_model(dumps, found).causes == []
 
 
-def test_a_small_cause_of_less_than_half_is_not_named(folders):
+def test_rounding_has_no_cause_and_a_small_one_of_less_than_half_is_not_named(folders):
     dumps = [from_arrays(of_bfloat16(0))]
     found = examine(dumps, folders[0])
+    assert names(found) == [] and not found.unexplained
     for share, named in ((0.4, []), (0.6, ["norm_eps"])):
         causes = [Cause("norm_eps", "sampler", {"eps": 1e-3}, share)]
         verdict = with_model(dumps, replace(found, causes=causes))
         assert [cause.name for cause in verdict.causes] == named
         assert verdict.verdict == (named or ["clean"])[0]
-
-
-def test_what_explains_responses_that_are_right_has_no_share(folders):
-    """The sampler's scattered tokens are further off than rounding, and no hypothesis helps."""
-    arrays = of_bfloat16(0)
-    rare(arrays, 0.02, lambda draws, n: -draws.uniform(5, 15, n))
-    found = examine([from_arrays(arrays)], folders[0], [folders[1]])
-    assert found.unexplained == ["sampler"]
-    assert all(share < 0.5 for _, share in found.near("sampler"))

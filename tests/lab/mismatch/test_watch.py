@@ -1,10 +1,12 @@
-"""`mismatch.dump` in the embedded engine, and the command on what it writes."""
+"""`mismatch.dump` in the embedded engine, the command on what it writes, and its page."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
+from matrix import some_of
 from says import Says
 from typer.testing import CliRunner
 
@@ -15,6 +17,8 @@ from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.mismatch.dump import from_arrays, read, write
 from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.lab.mismatch import page
+from nemo_algos.lab.mismatch.responses import everything
 from nemo_algos.preflight.check.local.judge import parse
 
 SMALL = [
@@ -160,3 +164,17 @@ def test_the_page_stands_alone(hot, tmp_path):
     assert "default-src 'none'" in html and "src=" not in html.replace("default-src=", "")
     assert "&lt;script&gt;.npz" in html
     assert len(html) < 400_000
+
+
+@pytest.mark.parametrize("draw", page.FIGURES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("apart", some_of([1e-3, 0.02, 0.5], 1))
+def test_every_axis_has_numbers(draw, apart):
+    rng, shape = np.random.default_rng(0), (30, 20)
+    values = -1.5 - rng.random(shape)
+    sides = {"sampler_logprobs": values, "trainer_logprobs": values + apart * rng.random(shape)}
+    ages = {"weights_version": np.arange(30) % 4, "step": 5}
+    tokens = everything([from_arrays({"tokens": rng.integers(0, 50, shape), **sides, **ages})])
+    drawn = str(page._svg(draw, tokens))
+    for anchor in ("middle", "end"):  # below the x axis, beside the y axis
+        numbers = re.findall(rf"text-anchor: {anchor}[^>]*>[-\u2212]?[\d.e-]+</text>", drawn)
+        assert len(numbers) >= 2, anchor
