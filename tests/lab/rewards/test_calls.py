@@ -1,6 +1,6 @@
 """The filter of system calls: what it does with every number, by its own words and by the kernel's.
 
-Which programs then run, and which do no harm: test_ordinary_programs.py, test_hostile_code.py.
+Which programs then run, and which do no harm: test_programs.py.
 """
 
 import os
