@@ -1,13 +1,11 @@
 """Probes of a live sampler: a small server that computes what vLLM's would say."""
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from completions import server
 from says import Says
 from typer.testing import CliRunner
 
@@ -65,31 +63,8 @@ class Vllm:
         return found | {"logprobs": {"top_logprobs": [top], "token_logprobs": chosen}}
 
 
-@contextmanager
 def served(vllm):
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, status, reply):
-            content = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_GET(self):
-            self.answer(*vllm.models())
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.answer(*vllm.completions(body))
-
-        def log_message(self, format, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http.server_port}/v1"
-    http.shutdown()
-    http.server_close()
+    return server(vllm.completions, vllm.models)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +87,7 @@ def asked(file, url, *more):
 
 
 def probes(file, **faults):
-    with served(Vllm(**faults)) as url:
+    with served(Vllm(**faults)) as (url, _):
         result = asked(file, url, "--json")
     assert result.exit_code in (0, 1), result.output
     found = {probe["probe"]: probe for probe in json.loads(result.output)["probes"]}
@@ -152,7 +127,7 @@ def test_top_p_is_read_back(file):
 
 
 def test_the_command_prints_each_probe(file):
-    with served(Vllm(idle=True)) as url:
+    with served(Vllm(idle=True)) as (url, _):
         result = asked(file, url)
     lines = [line for line in result.output.splitlines() if line.startswith("adapter, ")]
     assert result.exit_code == 1 and lines == [Says("adapter fault lora base 0")]
@@ -190,7 +165,7 @@ class Broken(Vllm):
     ],
 )
 def test_an_answer_that_is_none_is_refused_in_one_line(answers, file):
-    with served(Broken(**answers)) as url:
+    with served(Broken(**answers)) as (url, _):
         result = asked(file, url)
     assert result.exit_code == 2 and result.output.count("\n") == 1, result.output
     assert "/v1" in result.output
@@ -204,6 +179,6 @@ def test_a_url_that_is_none_is_refused(url, file):
 
 def test_the_key_is_sent_and_not_shown(file, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key-123456")
-    with served(Broken(models=(401, {"error": "secret-key-123456 is wrong"}))) as url:
+    with served(Broken(models=(401, {"error": "secret-key-123456 is wrong"}))) as (url, _):
         result = asked(file, url)
     assert result.exit_code == 2 and "secret-key" not in result.output

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
+import completions
 import httpx
 import pytest
 
@@ -127,24 +127,6 @@ ANSWER = json.dumps(
 RIGHT = "```python\ndef f(x):\n    return x + ONE\n```"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Runs the code, as SandboxFusion's /run_code does.
-
-    `server.reply` replaces what it would say, `server.asked` is what it was.
-    """
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked = {"path": self.path} | asked
-        status, reply = self.server.reply or (200, run(asked))
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(reply).encode())
-
-    def log_message(self, *_):
-        pass
-
-
 def run(asked):
     command = [sys.executable, "-c", asked["code"]]
     try:
@@ -161,12 +143,11 @@ def reply(status, run_status, stdout="", message=""):
 
 @pytest.fixture
 def server(monkeypatch):
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.reply = None
-        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-        monkeypatch.setenv("NEMO_ALGOS_SANDBOX_URL", f"http://127.0.0.1:{server.server_port}/")
-        yield server
-        server.shutdown()
+    """It runs the code, or says `reply`; `seen`: what it was asked."""
+    state = SimpleNamespace(reply=None)
+    with completions.server(lambda asked: state.reply or (200, run(asked))) as (url, state.seen):
+        monkeypatch.setenv("NEMO_ALGOS_SANDBOX_URL", url.removesuffix("v1"))
+        yield state
 
 
 @pytest.mark.parametrize(
@@ -186,8 +167,8 @@ def test_reward_by_a_server(server, response, reward):
 
 def test_request(server):
     verify_code_remote(RIGHT, ANSWER)
-    asked = server.asked
-    assert (asked["path"], asked["language"], asked["run_timeout"]) == ("/run_code", "python", 1)
+    ((path, _, asked),) = server.seen
+    assert (path, asked["language"], asked["run_timeout"]) == ("/run_code", "python", 1)
     assert asked["code"].startswith("ONE = 1\n\n\ndef f(x):\n    return x + ONE\n")
 
 
