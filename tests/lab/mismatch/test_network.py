@@ -9,19 +9,16 @@ from peaked_llama import Rollouts
 from says import Says
 
 from nemo_algos.engines.local.hf import cache_name
-from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.hypotheses import forward, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.network import Network, load, recompute
-from nemo_algos.lab.mismatch.responses import gather
+from nemo_algos.lab.mismatch.network import Network, lines, load, recompute
 from nemo_algos.lab.mismatch.verdict import with_model
 
 MODEL = small.model()
 OTHER = small.moved(MODEL)
 ROLLOUTS = small.sampled(MODEL)
-ZEROS = [torch.zeros(len(r)) for r in ROLLOUTS.responses]
-RESPONSES = gather([from_arrays(ROLLOUTS.arrays(ZEROS, ZEROS))], 64)
+RESPONSES = small.gathered(ROLLOUTS)
 OLD = {k: v.clone() for k, v in OTHER.state_dict().items()}
 LONGEST = max(map(len, ROLLOUTS.prompts))
 
@@ -85,13 +82,6 @@ def pads(prompt):
     return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
 
 
-def int8(name, weight):
-    if "_proj" not in name:
-        return weight
-    scale = weight.abs().amax(1, keepdim=True) / 127
-    return (weight / scale).round() * scale
-
-
 def nvfp4(name, weight):
     """E2M1 times an E4M3 scale of 16 numbers, times a scale of the whole."""
     if "_proj" not in name:
@@ -131,7 +121,7 @@ CASES = {
     "nvfp4": (change_of(weights.quantized_weights, format="nvfp4"), lambda: with_weights(nvfp4)),
     "int8": (
         change_of(weights.quantized_weights, format="int8 per channel"),
-        lambda: with_weights(int8),
+        lambda: small.logits(small.in_int8(MODEL, lambda name: "_proj" in name), ROLLOUTS),
     ),
     "old": (change_of(weights.old_weights, folder="old"), lambda: small.logits(OTHER, ROLLOUTS)),
     "old MLPs": (
@@ -148,7 +138,7 @@ def test_a_change_gives_what_transformers_gives(name):
     z = oracle()
     found = recompute(case().network, RESPONSES, [change] if change else [])
     want = torch.cat(small.logprobs(z, ROLLOUTS)).numpy()
-    plain = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
+    plain = torch.cat(small.values(MODEL, ROLLOUTS)).numpy()
     np.testing.assert_allclose(found.logprobs, want, atol=2e-4)
     if change:  # and it is another number than without
         assert np.abs(want - plain).mean() > 1e-3
@@ -157,7 +147,7 @@ def test_a_change_gives_what_transformers_gives(name):
 def test_rotary_frequencies_in_bfloat16():
     change = change_of(weights.precision, dtype="bfloat16 rotary frequencies")
     frequencies = MODEL.model.rotary_emb.inv_freq.clone()
-    with change(case().network, _lines(), RESPONSES.each[:2]):
+    with change(case().network, lines(RESPONSES.each[:2]), RESPONSES.each[:2]):
         assert torch.equal(MODEL.model.rotary_emb.inv_freq, frequencies.bfloat16().float())
     assert torch.equal(MODEL.model.rotary_emb.inv_freq, frequencies)
 
@@ -166,18 +156,12 @@ def test_the_model_is_as_it_was_afterwards():
     before = {k: v.clone() for k, v in MODEL.state_dict().items()}
     for hypothesis in (*weights.HYPOTHESES, *forward.SHOWN, *forward.COMPUTED):
         for _, change in changes(hypothesis.attempt):
-            with change(case().network, _lines(), RESPONSES.each[:2]):
+            with change(case().network, lines(RESPONSES.each[:2]), RESPONSES.each[:2]):
                 pass
     for name, value in MODEL.state_dict().items():
         assert torch.equal(value, before[name]), name
-    z = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
+    z = torch.cat(small.values(MODEL, ROLLOUTS)).numpy()
     np.testing.assert_allclose(recompute(case().network, RESPONSES).logprobs, z, atol=2e-4)
-
-
-def _lines():
-    from nemo_algos.lab.mismatch.network import lines
-
-    return lines(RESPONSES.each[:2])
 
 
 RIGHT = {
@@ -210,9 +194,8 @@ def test_a_family_gives_its_own_logits(family, tmp_path):
     folder = made(family, tmp_path, **RIGHT[family])
     network = load(folder)
     rollouts = small.sampled(small.model())
-    own = small.logprobs(small.logits(network.model, rollouts), rollouts)
-    responses = gather([from_arrays(rollouts.arrays(own, own))], 64)
-    found = recompute(network, responses).logprobs
+    own = small.values(network.model, rollouts)
+    found = recompute(network, small.gathered(rollouts)).logprobs
     assert abs(found - torch.cat(own).numpy()).max() < 1e-3
     assert torch.cat(own).std() > 0.1
 
@@ -223,7 +206,7 @@ def test_another_family_is_refused_in_a_sentence(family, tmp_path):
     rollouts = small.sampled(small.model())
     zeros = [torch.zeros(len(r)) for r in rollouts.responses]
     with pytest.raises(ValueError) as error:
-        examine([from_arrays(rollouts.arrays(zeros, zeros))], folder)
+        examine([small.dump(rollouts, zeros, zeros)], folder)
     assert str(error.value) == Says(str(folder)) and "\n" not in str(error.value)
 
 
@@ -243,31 +226,23 @@ def experts():
     return made
 
 
-def found_of(tmp_path, made, rollouts, trainer):
-    sampler = small.logprobs(small.logits(made, rollouts), rollouts)
-    dump = from_arrays(rollouts.arrays(sampler, trainer))
-    found = examine([dump], small.saved(made, tmp_path / "model"))
-    return [(c.side, c.name, c.parameter) for c in found.causes], with_model([dump], found)
-
-
 def test_other_experts_at_some_tokens_have_no_name_but_a_sentence(tmp_path):
     made = experts()
     rollouts = small.sampled(made)
     draws = torch.Generator().manual_seed(1)
 
     def flipped(router, args, out):
-        return (
-            out[0],
-            out[1],
-            out[2].roll(1, 0) if torch.rand((), generator=draws) < 0.5 else out[2],
-        )
+        turned = torch.rand((), generator=draws) < 0.5
+        return out[0], out[1], out[2].roll(1, 0) if turned else out[2]
 
     hooked = [layer.mlp.gate.register_forward_hook(flipped) for layer in made.model.layers]
-    trainer = small.logprobs(small.logits(made, rollouts), rollouts)
+    trainer = small.values(made, rollouts)
     for handle in hooked:
         handle.remove()
-    causes, verdict = found_of(tmp_path, made, rollouts, trainer)
-    assert causes == [] and verdict.verdict == "unknown"
+    dump = small.dump(rollouts, small.values(made, rollouts), trainer)
+    found = examine([dump], small.saved(made, tmp_path / "model"))
+    verdict = with_model([dump], found)
+    assert found.causes == [] and verdict.verdict == "unknown"
     assert "holds no routes" in verdict.found
 
 
@@ -276,15 +251,13 @@ def test_other_experts_at_some_tokens_have_no_name_but_a_sentence(tmp_path):
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn by it", "a draft's record"])
 def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left, drawn):
     """Where the model as it is drew the tokens, the record is not the sampler's own."""
-    made, coarse = experts(), experts()
-    with torch.no_grad():
-        for name, weight in coarse.named_parameters():
-            if ("experts" in name and not left) or name.endswith("_proj.weight"):
-                scale = weight.abs().amax(-1, keepdim=True) / 127
-                weight.copy_((weight / scale).round() * scale)
+    made = experts()
+    coarse = small.in_int8(
+        made, lambda name: ("experts" in name and not left) or name.endswith("_proj.weight")
+    )
     rollouts = small.sampled(coarse if drawn else made)
-    trainer, sampler = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (made, coarse))
-    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], small.saved(made, tmp_path))
+    trainer, sampler = (small.values(m, rollouts) for m in (made, coarse))
+    found = examine([small.dump(rollouts, sampler, trainer)], small.saved(made, tmp_path))
     names = [(c.side, c.name, c.parameter) for c in found.causes]
     format = {"format": "int8 per channel", **left}
     assert names == [("sampler", "quantized_weights", format)] * drawn
@@ -293,19 +266,15 @@ def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left, drawn):
 
 
 def test_int8_of_the_routers_too():
-    made, coarse = experts(), experts()
+    made = experts()
     rollouts = small.sampled(made)
-    with torch.no_grad():
-        for name, weight in coarse.named_parameters():
-            if "experts" in name or name.endswith(("gate.weight", "_proj.weight")):
-                scale = weight.abs().amax(-1, keepdim=True) / 127
-                weight.copy_((weight / scale).round() * scale)
-    want = small.logprobs(small.logits(coarse, rollouts), rollouts)
+    coarse = small.in_int8(
+        made, lambda name: "experts" in name or name.endswith(("gate.weight", "_proj.weight"))
+    )
+    want = small.values(coarse, rollouts)
     wanted, found = {"format": "int8 per channel", "router": "too"}, []
     attempt = lambda parameter, change: found.append((parameter, change)) or 1.0  # noqa: E731
     weights.quantized_weights(Case(Network(made, None)), attempt)
     (change,) = (change for parameter, change in found if parameter == wanted)
-    zeros = [torch.zeros(len(r)) for r in rollouts.responses]
-    responses = gather([from_arrays(rollouts.arrays(zeros, zeros))], 64)
-    got = recompute(Network(made, None), responses, [change]).logprobs
+    got = recompute(Network(made, None), small.gathered(rollouts), [change]).logprobs
     np.testing.assert_allclose(got, torch.cat(want).numpy(), atol=2e-4)

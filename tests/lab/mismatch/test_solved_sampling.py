@@ -8,7 +8,6 @@ import pytest
 import torch
 from matrix import some_of
 
-from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import drawn
 from nemo_algos.lab.mismatch.hypotheses import records, sampling
 from nemo_algos.lab.mismatch.hypotheses.records import Record
@@ -55,9 +54,8 @@ SOLVERS = dict(zip(SOLVED, sampling.HYPOTHESES, strict=False))
 def recorded(change, seed=0):
     """Logits, and the record of a sampler that draws from softmax(change(logits))."""
     rollouts = small.sampled(MODEL, seed, change)
-    z = [change(row) for row in small.logits(MODEL, rollouts)]
-    values = small.logprobs(z, rollouts)
-    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    values = small.values(MODEL, rollouts, change)
+    responses = gather([small.dump(rollouts, values, values)], 64)
     logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     scale = np.full(len(value), 1e-3)
@@ -105,7 +103,7 @@ def test_a_penalty_of_what_stood_before_is_found(name):
                     z[t, i] -= 0.4 * times
         rows.append(z)
     values = small.logprobs(rows, rollouts)
-    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    responses = gather([small.dump(rollouts, values, values)], 64)
     logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     record = Record(value, np.full(len(value), 1e-3), responses.row, value, value)
