@@ -231,9 +231,3 @@ def test_it_trains_and_a_resume_asks_before_it_loads_it(ending):
     assert refused.exit_code == 2
     assert "data.task: ending:Ending " in refused.stderr
     assert invoke("train", "--resume", ending, "data.task=ending:Ending").exit_code == 0
-
-
-@pytest.mark.parametrize("task", ["os:system", "nemo_algos.engines.data.tasks:Puzzles", "${x}"])
-def test_a_task_that_a_folder_names_is_code(task):
-    assert manifest.foreign({"data": {"task": task}}) == {"data.task": task}
-    assert manifest.foreign({"data": {"task": "math"}}) == {}

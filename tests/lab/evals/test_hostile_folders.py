@@ -264,16 +264,12 @@ def test_no_value_of_a_file_leads_to_a_traceback(trained, run, place, wrong):
     assert 2 in ends
 
 
+# what is asked about: tests/engines/local/test_strangers_config.py
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
         ({"data__verifier": "os:system"}, "data.verifier"),
-        ({"data__verifier": "nemo_algos.lab.rewards.code:import_module"}, "data.verifier"),
-        ({"data__task": "os:system"}, "data.task"),
-        ({"method": {"name": "os:system"}}, "method.name"),
         ({"method": {"name": "grpo", "bounds": {"name": "os:x"}}}, "method.bounds.name"),
-        ({"method": {"name": "${logger.log_dir}"}, "logger__log_dir": "os:system"}, "method.name"),
-        ({"policy__optimizer__name": "subprocess.Popen"}, "policy.optimizer.name"),
         ({"policy__scheduler": [{"name": "torch.hub.load"}]}, "policy.scheduler.0.name"),
         ({"logger__mlflow__tracking_uri": "http://x"}, "logger.mlflow.tracking_uri"),
     ],
