@@ -52,30 +52,38 @@ def test_math500(read):
     assert loaded.counts == {}
 
 
-def test_golds_that_carry_a_unit_or_a_percent_are_counted_and_kept(read):
-    answers = ["90^\\circ", "15\\mbox{ cm}^2", "\\text{even}", "50\\%", "3"]
-    rows = [{"problem": f"{i}", "answer": a, "id": i} for i, a in enumerate(answers)]
-    loaded = read("math500", rows)
-    assert golds(loaded) == answers
-    assert loaded.counts == {"golds with a unit": 2, "percent golds": 1}
+def numbered(*answers):
+    return [{"id": i, "problem": f"{i}", "answer": answer} for i, answer in enumerate(answers)]
 
 
-def test_amc23_floats_and_a_half(read):
-    rows = [{"id": i, "problem": f"{i}", "answer": a} for i, a in enumerate([27.0, -3.0, 1.5])]
-    rows.append({"id": 3, "question": "3", "answer": "36.0"})  # as text, in a CSV file
-    loaded = read("amc23", rows)
-    assert golds(loaded) == ["27", "-3", "1.5", "36"]
-    assert loaded.counts == {"float golds": 4}
-    assert [problem.id for problem in loaded.problems] == ["0", "1", "2", "3"]
+UNITS = ["90^\\circ", "15\\mbox{ cm}^2", "\\text{even}", "50\\%", "3"]
+IN_CSV = {"id": 3, "question": "3", "answer": "36.0"}  # a float as text
 
 
-def test_aime_leading_zeros_and_integers(read):
-    rows = [{"id": f"{i}", "problem": f"{i}", "answer": a} for i, a in enumerate(["033", 70, "0"])]
-    loaded = read("aime24", rows)
-    assert golds(loaded) == ["33", "70", "0"]
-    assert loaded.counts == {"golds with leading zeros": 1}
-    binary = read("aime25", [{"id": "a", "problem": "p", "answer": "0.5"}])
-    assert golds(binary) == ["0.5"] and binary.counts == {}
+@pytest.mark.parametrize(
+    ("name", "rows", "answers", "counts"),
+    [
+        ("math500", numbered(*UNITS), UNITS, {"golds with a unit": 2, "percent golds": 1}),
+        ("math500", numbered("[1, 2]", "[a, b)"), ["[1, 2]", "[a, b)"], {}),  # no lists
+        (
+            "amc23",
+            [*numbered(27.0, -3.0, 1.5), IN_CSV],
+            ["27", "-3", "1.5", "36"],
+            {"float golds": 4},
+        ),
+        (
+            "aime24",
+            numbered("033", 70, "0"),
+            ["33", "70", "0"],
+            {"golds with leading zeros": 1},
+        ),
+        ("aime25", numbered("0.5"), ["0.5"], {}),
+    ],
+)
+def test_what_a_gold_is_taken_for_is_counted(read, name, rows, answers, counts):
+    loaded = read(name, rows)
+    assert (golds(loaded), loaded.counts) == (answers, counts)
+    assert [problem.id for problem in loaded.problems] == [str(i) for i in range(len(rows))]
 
 
 def test_minerva_has_the_gold_in_the_last_box_of_its_solution_or_as_answer(read):
@@ -119,12 +127,6 @@ def test_olympiadbench_lists_units_several_answers_and_a_tolerance(read):
     assert prompts[2] == "Given: x.\nq3" + ASK + several
     assert prompts[3] == "q4" + ASK + " Give the answer in $cm^2$, without the unit."
     assert loaded.problems[4].info == {"unit": "%", "error": "1e-1"}
-
-
-def test_an_interval_is_no_list(read):
-    rows = [{"id": i, "problem": f"{i}", "answer": a} for i, a in enumerate(["[1, 2]", "[a, b)"])]
-    loaded = read("math500", rows)
-    assert golds(loaded) == ["[1, 2]", "[a, b)"] and loaded.counts == {}
 
 
 def test_gsm8k_after_the_hashes_without_commas(read):

@@ -193,17 +193,6 @@ def flat(tree, path=""):
     return out
 
 
-def test_identities_of_a_whole_evaluation():
-    out = measure(mixed(), Measure(ucc_threshold=0.999999))
-    curves, n = out["curves"], 8
-    assert curves["ucc@k"]["value"][0] == exactly(out["scalars"]["mean"]["value"])
-    assert curves["ucc@k"]["value"][-1] == exactly(np.mean(out["per_problem"]["clusters"]))
-    assert curves["pass@k"]["value"][-1] == exactly(np.mean([c > 0 for c in out["correct"]]))
-    for curve in ("pass@k", "pass^k", "best@k"):
-        assert curves[curve]["value"][0] == exactly(np.mean(out["correct"]) / n)
-    assert curves["best@k"]["value"] == exactly(curves["pass@k"]["value"])
-
-
 class Fake:
     """Embeds a text as its numbers of a and of b."""
 
