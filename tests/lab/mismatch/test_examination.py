@@ -144,13 +144,6 @@ def test_rare_large_errors_are_not_rounding(folders, plant):
     assert furthest > 2 and str(count) in verdict.found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_bfloat16_is_rounding(folders, seed):
-    found = examine([from_arrays(of_bfloat16(seed))], folders[0])
-    assert names(found) == [] and not found.unexplained
-
-
 def test_a_change_of_both_sides_is_the_runs_own(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
     values = small.values(MODEL, rollouts, lambda z: z / 0.7)

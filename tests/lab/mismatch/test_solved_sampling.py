@@ -51,9 +51,9 @@ SOLVED = {"temperature": 0.6, "top_p": 0.8, "top_k": 4, "min_p": 0.1}
 SOLVERS = dict(zip(SOLVED, sampling.HYPOTHESES, strict=False))
 
 
-def recorded(change, seed=0):
+def recorded(change):
     """Logits, and the record of a sampler that draws from softmax(change(logits))."""
-    rollouts = small.sampled(MODEL, seed, change)
+    rollouts = small.sampled(MODEL, 0, change)
     values = small.values(MODEL, rollouts, change)
     responses = gather([small.dump(rollouts, values, values)], 64)
     logits = recompute(Network(MODEL, None), responses)
@@ -123,13 +123,6 @@ def test_tokens_drawn_otherwise_than_recorded(name, error):
 def test_tokens_drawn_as_recorded_or_the_likeliest(name, found):
     responses, logits, _ = changed(name)
     assert drawn(logits, responses) == found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_other_tokens_drawn_as_recorded(seed):
-    responses, logits, _ = recorded(CHANGES["none"], seed)
-    assert drawn(logits, responses) == {}
 
 
 def test_bookkeeping_behind_a_parameter_does_not_solve_for_it_again():
