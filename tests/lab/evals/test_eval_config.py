@@ -78,6 +78,12 @@ def test_a_model_without_a_run_needs_its_name_alone():
         (plain(benchmarks={"math500": None}), ["benchmarks: one"]),
         (plain(benchmarks={"math50": {}}), ["benchmarks: math50 math500"]),
         (plain(benchmarks={"math500": {"sed": 1}}), ["benchmarks.math500.sed: seed"]),
+        (plain(metrics={"judge": {"url": "http://h:1/v1"}}), ["metrics.judge.name: missing"]),
+        (plain(metrics={"judge": {"name": "j", "urls": "x"}}), ["metrics.judge.urls: url"]),
+        (
+            plain(metrics={"judge": {"name": "j", "url": "http://a:b@c/v1"}}),
+            ["metrics.judge.url: user password"],
+        ),
     ],
 )
 def test_mistakes_are_said(written, said):
