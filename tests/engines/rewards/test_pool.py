@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from processes import gone
+from processes import children, gone
 
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.pool import AHEAD
@@ -70,11 +70,6 @@ def test_counts_of_concurrent_calls(pool):
         calls = [threads.submit(act, pool, ("echo", str(i)), ("echo", "0")) for i in range(50)]
         assert [call.result()[0].reward for call in calls] == list(range(50))
     assert pool.counts["ok"] == before + 100
-
-
-def children():
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
 
 
 def test_starts_only_the_workers_that_are_needed():
