@@ -171,15 +171,6 @@ def test_what_another_run_may_change_is_judged_again(tmp_path, status, again):
     np.testing.assert_array_equal(rewards, [[1, 1] if again else [0, 0]])
 
 
-def test_a_folder_without_a_response_is_nobodys(tmp_path):
-    opened(tmp_path).add([answer("a", i, "", "refused: no chat template") for i in range(2)])
-    store = opened(tmp_path, model={"engine": "endpoint", "model": "n"})
-    assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
-    store.add([answer("a", 0)])
-    with pytest.raises(ValueError, match=r"model.model: n -> m"):
-        opened(tmp_path)
-
-
 def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
     judged(tmp_path)
     monkeypatch.setattr("nemo_algos.lab.evals.store.version", lambda name: "99")
@@ -197,8 +188,9 @@ def test_fewer_samples_than_are_stored(tmp_path):
 def test_what_is_not_known_of_a_response(tmp_path):
     store = opened(tmp_path)
     store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
+    store.add([answer("b", 0), answer("b", 1, "", "refused: too long")])
     judge_all(store)
-    np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan]])
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan], [1, 0]])
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -228,14 +220,6 @@ def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch
     assert not opened(tmp_path / "e", verifier=verifier).unverified()
     (tmp_path / edited).write_text("CM = 1")
     assert len(opened(tmp_path / "e", verifier=verifier).unverified()) == 2
-
-
-def test_what_was_refused_is_asked_again(tmp_path):
-    store = opened(tmp_path)
-    store.add([answer("a", 0), answer("a", 1, "", "refused: too long")])
-    judge_all(store, reward=0.0, status="error")
-    np.testing.assert_array_equal(store.evaluation(None).finished, [[1, 0]])
-    assert places(opened(tmp_path).missing())[0] == ("a", [1])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "{}", '{"config": {}}'])
