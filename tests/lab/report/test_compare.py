@@ -11,6 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
+from nemo_algos.jsonl import append_lines
 from nemo_algos.lab.evals.metrics import powers_of_two
 from nemo_algos.lab.evals.schema import Measure
 from nemo_algos.lab.report.compare import compare
@@ -147,14 +148,10 @@ def side(folder, ids, correct, samples=4, label="a"):
     return Side(label, {"ids": ids, "correct": correct, "samples": samples}, folder)
 
 
-def generations(folder, problem, texts, **more):
-    rows = [
-        {"problem": problem, "sample": i, "response": t, "tokens": 3, "finish": "stop", "key": "k"}
-        for i, t in enumerate(texts)
-    ]
-    rows = [{**row, **more} for row in rows]
-    with open(folder / "generations.jsonl", "a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+def generations(folder, problem, texts):
+    about = {"problem": problem, "tokens": 3, "finish": "stop", "key": "k"}
+    rows = [about | {"sample": i, "response": text} for i, text in enumerate(texts)]
+    append_lines(folder / "generations.jsonl", rows)
 
 
 @pytest.mark.parametrize(

@@ -290,12 +290,6 @@ def test_of_a_resumed_nemo_rl_run_the_later_value_counts(tmp_path):
     assert run.metrics["reward/mean"][1] == pytest.approx([0.1, 0.5, 0.3])
 
 
-def broken(folder, name, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -310,7 +304,9 @@ def broken(folder, name, text):
     ],
 )
 def test_wrong_folders_are_refused_in_a_sentence(tmp_path, name, text, said):
-    code, output = report(broken(tmp_path / "run", name, text), "--out", tmp_path / "out")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(text)
+    code, output = report(tmp_path / "run", "--out", tmp_path / "out")
     assert code == 2 and output == Says(said) and output.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
