@@ -5,11 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from commands import invoke
 from completions import server
 from says import Says
-from typer.testing import CliRunner
 
-from nemo_algos.cli import app
 from nemo_algos.engines.mismatch.dump import from_arrays, write
 
 WORDS, PROMPT, WIDTH, ROWS = 40, 6, 12, 20
@@ -83,7 +82,7 @@ def file(tmp_path_factory):
 
 def asked(file, url, *more):
     """The command's end and what it prints."""
-    return CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url, *more])
+    return invoke("mismatch", file, "--sampler", url, *more)
 
 
 def probes(file, **faults):

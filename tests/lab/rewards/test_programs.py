@@ -325,9 +325,3 @@ def test_ordinary_programs_pass(judge):
 @pytest.mark.parametrize("name", LARGE)
 def test_large_programs_pass(name):
     assert reward(LARGE[name], "assert f() is True") == 1.0
-
-
-def test_their_tests_fail_where_nothing_is_done():
-    program = "class Stack:\n    def push(self, x): pass\ndef f(*_): return type('X', (), {})()"
-    earned = {name: reward(program, tests) for name, (_, tests) in ORDINARY.items()}
-    assert earned == dict.fromkeys(ORDINARY, 0.0)
