@@ -97,11 +97,6 @@ def command(request, run):
     return request.param, lambda: COMMANDS[request.param](run)
 
 
-def test_the_folder_as_it_is(command):
-    code, said = command[1]()
-    assert code == 0, said
-
-
 def test_a_pickle_is_never_loaded(command, run, marker):
     name, go = command
     path = checkpoint.latest(run / "checkpoints")
