@@ -6,8 +6,13 @@ with.
 
 import base64
 import gzip
+import json
+import socketserver
+import threading
 import time
 import tracemalloc
+from contextlib import suppress
+from http.client import parse_headers
 
 import pytest
 from completions import completion, no_waits, server
@@ -309,3 +314,26 @@ def test_another_model_and_several_choices_are_said_once():
         found = sampled(url, PROBLEMS, say=said.append)
     assert sorted(g.response for g in found) == [p.prompt for p in PROBLEMS]
     assert sorted(said) == [Says("warning: [31mother m"), Says("warning: choices")]
+
+
+class Twice(socketserver.StreamRequestHandler):
+    """Sends every answer twice, and keeps the connection."""
+
+    def handle(self):
+        while self.rfile.readline():
+            headers = parse_headers(self.rfile)
+            body = json.loads(self.rfile.read(int(headers["Content-Length"])))
+            text = json.dumps(completion(body["messages"][0]["content"])).encode()
+            start = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text)
+            with suppress(OSError):
+                self.request.sendall((start + text) * 2)
+
+
+def test_an_answer_that_nobody_asked_for_is_no_answer():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Twice) as http:
+        http.daemon_threads = True
+        threading.Thread(target=http.serve_forever, args=[0.01]).start()
+        url = f"http://127.0.0.1:{http.server_address[1]}/v1"
+        found = sampled(url, PROBLEMS, concurrency=1, timeout=20)
+        http.shutdown()
+    assert {g.problem: g.response for g in found} == {p.id: p.prompt for p in PROBLEMS}

@@ -174,6 +174,7 @@ def test_a_figures_csv_has_its_numbers(tmp_path):
     lines = [Line("a, b", "#000000", [1, 2], [0.5, float("nan")], [0.25, 0.0], [1.0, 2.0])]
     figure = Figure("f", "T $x_", "k", "y", lines, scale="log2")
     svg = figure.save(tmp_path)
+    assert svg == figure.save(tmp_path)  # without a date or a random id
     assert figure.nonfinite == 1
     assert (tmp_path / "f.csv").read_text() == (
         'series,k,value,low,high\n"a, b",1,0.5,0.25,1.0\n"a, b",2,nan,0.0,2.0\n'

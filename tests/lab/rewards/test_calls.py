@@ -26,7 +26,7 @@ NEVER = """
     quotactl acct syslog settimeofday open_by_handle_at name_to_handle_at splice vmsplice tee
     sendfile copy_file_range landlock_restrict_self openat2 io_uring_enter fsopen open_tree
     move_mount mount_setattr utimensat fchmodat fchownat renameat linkat symlinkat mkdirat mknodat
-    inotify_add_watch setsockopt lsetxattr
+    inotify_add_watch setsockopt lsetxattr unlinkat
 """
 
 
