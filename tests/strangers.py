@@ -1,12 +1,24 @@
 """What a file from anyone may hold: good ones by suffix, broken kinds, configs that are bombs."""
 
 import io
+import os
+import pickle
 import zipfile
 
 import numpy as np
 import torch
 
 TOKENS = b'{"tokens": [1], "sampler_logprobs": [-1], "trainer_logprobs": [-1]}\n'
+
+
+class Bomb:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return os.mkdir, (self.marker,)
 
 
 def npz(**entries):
@@ -86,7 +98,9 @@ KINDS = {
     "unknown compression": unknown_compression(),
     "a flipped byte": flipped(),
     "strides of 0": pt({"tokens": torch.ones(1).expand(10**6, 10**6)}),
-    "a pickle": b"cos\nsystem\n(S'touch ran'\ntR.",
+    "a pickle": pickle.dumps(Bomb("ran")),
+    "a pickled object": npz(tokens=np.array([Bomb("ran")], dtype=object)),
+    "a pickle of torch": pt(Bomb("ran")),
 }
 LAUGH = "\n".join(f'a{n + 1}: "{10 * f"${{a{n}}}"}"' for n in range(12))
 SECTIONS = "\n".join(f"s{n + 1}: {{a: '${{s{n}}}', b: '${{s{n}}}'}}" for n in range(30))

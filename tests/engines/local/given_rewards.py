@@ -56,7 +56,7 @@ def tenth(tokens):
 
 
 def asked_in_words(prompt, tokens):
-    """Whether the prompt is the whole message of test_as_trained, and the length is known."""
+    """Whether the prompt is the whole message of test_local_sampler, and the length is known."""
     return float(prompt.startswith("what is ") and prompt.endswith(" + 1 ?") and 1 <= tokens <= 4)
 
 

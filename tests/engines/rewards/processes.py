@@ -4,10 +4,15 @@ import time
 from pathlib import Path
 
 
-def descendants(pid):
+def children(pid="self"):
+    """Of this process, or of another."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return children + [pid for child in children for pid in descendants(child)]
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+def descendants(pid):
+    found = sorted(children(pid))
+    return found + [pid for child in found for pid in descendants(child)]
 
 
 def of_user(user):

@@ -4,13 +4,12 @@ Of the slow ones one, with a short deadline, and by default each third of the ot
 with the real one, and 100,000 verifications: benchmarks/math_verifier.py.
 """
 
-import os
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hostile_answers import HOSTILE, SLOW
+from processes import children
 
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 
@@ -20,11 +19,6 @@ QUICK = [name for name in HOSTILE if name not in SLOW]
 TOLD = ["two megabytes", "a megabyte in a box", "a megabyte of boxes", "NUL", "lone surrogates"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
-
-
-def children():
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from processes import gone
+from processes import children, gone
 
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.pool import AHEAD
@@ -38,13 +38,6 @@ def pid(pool):
     return int(act(pool, ("nap", "0"))[0].reward)
 
 
-def test_verdicts_in_the_order_of_the_responses():
-    with VerifierPool("hostile:act", workers=2) as pool:
-        verdicts = act(pool, *[("echo", str(i / 7)) for i in range(50)])
-    assert verdicts == [Verdict(i / 7, "ok") for i in range(50)]
-    assert pool.counts == Counter(ok=50)
-
-
 def test_scores_come_in_order_while_the_items_are_still_being_made():
     made = []
 
@@ -71,22 +64,12 @@ def test_scores_left_early_judge_no_more():
         assert act(pool, ("echo", "0.5")) == [Verdict(0.5, "ok")]
 
 
-def test_scores_refuses_columns_of_different_lengths(pool):
-    with pytest.raises(ValueError, match="shorter"):
-        list(pool.scores(["echo", "echo"], ["1"]))
-
-
 def test_counts_of_concurrent_calls(pool):
     before = pool.counts["ok"]
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(act, pool, ("echo", str(i)), ("echo", "0")) for i in range(50)]
         assert [call.result()[0].reward for call in calls] == list(range(50))
     assert pool.counts["ok"] == before + 100
-
-
-def children():
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
 
 
 def test_starts_only_the_workers_that_are_needed():
@@ -224,6 +207,8 @@ def test_verifier_that_does_not_load_is_reported(verify, reason):
 def test_lists_of_different_lengths_are_refused(pool):
     with pytest.raises(ValueError, match="2 responses but 1 answers"):
         pool.score(["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="shorter"):
+        list(pool.scores(["echo", "echo"], ["1"]))
 
 
 @pytest.mark.parametrize("stuck", [False, True])

@@ -35,18 +35,23 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def server(answer=echo):
+def server(answer=echo, models=None):
     """A server that answers a request's body with answer(body) -> status, object[, headers].
 
-    Bytes, or an iterator of them, are sent as they are.
+    Bytes, or an iterator of them, are sent as they are. models() -> the same, for GET.
     """
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send(*models())
+
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append((self.path, self.headers.get("Authorization"), body))
-            status, reply, *headers = answer(body)
+            self.send(*answer(body))
+
+        def send(self, status, reply, *headers):
             if reply is None or isinstance(reply, (dict, list, str)):
                 reply = json.dumps(reply).encode()
             self.send_response(status)

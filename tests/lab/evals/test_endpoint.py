@@ -59,42 +59,34 @@ def test_one_request_per_response_each_with_its_seed(monkeypatch):
     assert body.items() >= {"model": "m", **settings}.items()
 
 
+def named(settings):
+    model = EndpointModel(engine="endpoint", name="m", **settings)
+    return Endpoint(model, SamplingSection()).identity
+
+
+ASKED = {"role": "user", "content": "a?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
 @pytest.mark.parametrize(
     ("settings", "path", "sent"),
     [
-        ({}, "chat/completions", {"messages": [{"role": "user", "content": "a?"}]}),
+        ({}, "chat/completions", {"messages": [ASKED]}),
         ({"extra": {"top_k": 20}}, "chat/completions", {"top_k": 20}),
-        (
-            {"system": "Be brief."},
-            "chat/completions",
-            {
-                "messages": [
-                    {"role": "system", "content": "Be brief."},
-                    {"role": "user", "content": "a?"},
-                ]
-            },
-        ),
+        ({"system": "Be brief."}, "chat/completions", {"messages": [SYSTEM, ASKED]}),
         ({"completions": "Q: {prompt}\nA:"}, "completions", {"prompt": "Q: a?\nA:"}),
     ],
 )
 def test_what_is_sent(settings, path, sent, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    both = {"choices": [{"text": " 2", "finish_reason": "stop"}]}
-    reply = both if "completions" in settings else completion(" 2")
+    text = {"choices": [{"text": " 2", "finish_reason": "stop"}]}
+    reply = text if "completions" in settings else completion(" 2")
     with server(lambda body: (200, reply)) as (url, seen):
         (found,) = sampled(url, **settings)
-        named = {
-            str(
-                Endpoint(
-                    EndpointModel(engine="endpoint", name="m", **s), SamplingSection()
-                ).identity
-            )
-            for s in ({}, settings)
-        }
     ((at, key, body),) = seen
     assert (at, key, found.response, found.finish) == (f"/v1/{path}", None, " 2", "stop")
     assert body.items() >= sent.items() and not {"max_tokens", "logprobs"} & set(body)
-    assert len(named) == 1 + bool(settings)
+    assert (named(settings) != named({})) == bool(settings)
 
 
 def test_images_go_along(tmp_path):

@@ -56,20 +56,12 @@ def test_a_model_without_a_run_needs_its_name_alone():
     ("written", "said"),
     [
         (plain({"engine": "endpont"}), ["model.engine: 'endpont' endpoint"]),
-        (plain({**ENDPOINT, "nam": "x"}), ["model.nam: name"]),
+        (
+            plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1}),
+            ["model.nam: name", "sampling.samples: 0", "metrics.seeds: seed"],
+        ),
         (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing"]),
         (plain({"engine": "nemo_rl"}), ["model.file: missing"]),
-        (
-            plain({**ENDPOINT, "url": "http://127.0.0.1:port/v1", "completions": "Q: {problem}"}),
-            [
-                "model.url: http://127.0.0.1:port/v1 http://localhost:8000/v1",
-                "model.completions: {prompt}",
-            ],
-        ),
-        (
-            plain({**ENDPOINT, "url": "localhost:8000/v1"}),
-            ["model.url: localhost:8000/v1 http://localhost:8000/v1"],
-        ),
         (plain({}), ["model: model.run model.policy"]),
         (plain({"step": 3, "policy": {}}), ["model.policy.model_name: null"]),
         (
@@ -86,6 +78,12 @@ def test_a_model_without_a_run_needs_its_name_alone():
         (plain(benchmarks={"math500": None}), ["benchmarks: one"]),
         (plain(benchmarks={"math50": {}}), ["benchmarks: math50 math500"]),
         (plain(benchmarks={"math500": {"sed": 1}}), ["benchmarks.math500.sed: seed"]),
+        (plain(metrics={"judge": {"url": "http://h:1/v1"}}), ["metrics.judge.name: missing"]),
+        (plain(metrics={"judge": {"name": "j", "urls": "x"}}), ["metrics.judge.urls: url"]),
+        (
+            plain(metrics={"judge": {"name": "j", "url": "http://a:b@c/v1"}}),
+            ["metrics.judge.url: user password"],
+        ),
     ],
 )
 def test_mistakes_are_said(written, said):
@@ -93,29 +91,22 @@ def test_mistakes_are_said(written, said):
     assert all(Says(line) in found for line in said), found
 
 
+OWN = ["seed", "temperature", "top_p", "max_tokens", "logprobs", "stream", "model", "messages"]
+OWN += ["prompt", "echo", "n"]  # what the client decides, and `model.extra` may not
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        *(({"extra": {key: 1}}, f"model.extra: {key}") for key in OWN),
         ({"extra": {"n": 2}}, "model.extra: n sampling.samples"),
-        *(
-            ({"extra": {key: 1}}, f"model.extra: {key}")
-            for key in [
-                "seed",
-                "temperature",
-                "top_p",
-                "max_tokens",
-                "logprobs",
-                "stream",
-                "model",
-                "messages",
-                "prompt",
-                "echo",
-            ]
-        ),
         ({"extra": {"x": float("nan")}}, "model.extra: JSON"),
         ({"completions": {"prompt": None, "x": 1}}, "model.completions: YAML"),
         ({"completions": ["prompt"]}, "model.completions: YAML"),
         ({"url": "http://h/v1?key=x"}, "model.url: user password"),
+        ({"url": "http://127.0.0.1:port/v1"}, "model.url: port http://localhost:8000/v1"),
+        ({"url": "localhost:8000/v1"}, "model.url: localhost:8000/v1 http://localhost:8000/v1"),
+        ({"completions": "Q: {problem}"}, "model.completions: {prompt}"),
         ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: variable"),
     ],
 )
@@ -146,11 +137,6 @@ def test_the_template_of_the_prompt_alone_needs_no_quotes():
 )
 def test_urls(url):
     assert parse_config(plain({**ENDPOINT, "url": url})).model.url == url
-
-
-def test_all_mistakes_at_once():
-    written = plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1})
-    assert len(problems_of(written)) == 3
 
 
 def test_an_inherited_benchmark_can_be_left_out():

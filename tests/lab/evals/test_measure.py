@@ -1,14 +1,24 @@
-"""measure: the worked example of docs/benchmarks.md, what is left out, orders of no effect."""
+"""measure: the worked example of docs/benchmarks.md, maj@k, what is left out, what is the same."""
 
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from nemo_algos.lab.evals.metrics import Bootstrap, load, measure
+from nemo_algos.algorithms.core.pass_at_k import pass_at_k
+from nemo_algos.lab.evals.metrics import (
+    LARGEST,
+    Bootstrap,
+    load,
+    maj_at_k,
+    measure,
+    normalise,
+    plurality,
+)
 from nemo_algos.lab.evals.problem import Evaluation, Problem
 from nemo_algos.lab.evals.schema import Measure
 
@@ -183,17 +193,6 @@ def flat(tree, path=""):
     return out
 
 
-def test_identities_of_a_whole_evaluation():
-    out = measure(mixed(), Measure(ucc_threshold=0.999999))
-    curves, n = out["curves"], 8
-    assert curves["ucc@k"]["value"][0] == exactly(out["scalars"]["mean"]["value"])
-    assert curves["ucc@k"]["value"][-1] == exactly(np.mean(out["per_problem"]["clusters"]))
-    assert curves["pass@k"]["value"][-1] == exactly(np.mean([c > 0 for c in out["correct"]]))
-    for curve in ("pass@k", "pass^k", "best@k"):
-        assert curves[curve]["value"][0] == exactly(np.mean(out["correct"]) / n)
-    assert curves["best@k"]["value"] == exactly(curves["pass@k"]["value"])
-
-
 class Fake:
     """Embeds a text as its numbers of a and of b."""
 
@@ -268,3 +267,66 @@ def test_settings_that_cannot_be(settings, match):
 def test_nothing_sampled_is_refused():
     with pytest.raises(ValueError, match=r" 1 and 0$"):
         measure(evaluation([[]], np.zeros((1, 0))))
+
+
+def counted_out(votes, rewards, k):
+    """Every subset, its ties shared out; a class is worth the mean reward of all its members."""
+    value = {v: np.mean([r for w, r in zip(votes, rewards, strict=True) if w == v]) for v in votes}
+    total = []
+    for subset in combinations(votes, k):
+        counts = Counter(v for v in subset if v is not None)
+        winners = [v for v, c in counts.items() if c == max(counts.values())]
+        total.append(np.mean([value[v] for v in winners]) if winners else 0.0)
+    return np.mean(total)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_over_all_subsets(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 11))
+    votes = [str(v) if v else None for v in rng.integers(0, rng.integers(2, 8), n)]
+    rewards = (rng.random(n) < 0.4).astype(float)
+    want = [counted_out(votes, rewards, k) for k in range(1, n + 1)]
+    assert maj_at_k(votes, rewards, range(1, n + 1)).tolist() == exactly(want)
+
+
+def test_of_the_most_that_is_exact():
+    """Half the chance of any vote, by symmetry: 3 right and 3 equal wrong ones among 994 silent.
+
+    Beyond the limit it is refused.
+    """
+    ks = [1, 2, 500, 999, LARGEST]
+    want = pass_at_k(6, LARGEST, ks) / 2
+    assert plurality([(3, 1.0), (3, 0.0)], LARGEST, ks).tolist() == exactly(want.tolist())
+    with pytest.raises(ValueError, match=r"maj@k .*1000.* 1001"):
+        plurality([(3, 1.0)], LARGEST + 1, [1])
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_k_beyond_n_is_refused(k):
+    with pytest.raises(ValueError, match=r"every k .*1"):
+        maj_at_k(["5", "5", "7"], [1, 1, 0], [k])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("12", " 12 "),
+        ("1 2", "12"),
+        ("$x+1$", "x + 1"),
+        (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+        (r"\tfrac12", r"\frac12"),
+        (r"\left(1, 2\right)", "(1,2)"),
+        ("12.", "12"),
+    ],
+)
+def test_one_vote_spelt_two_ways(one, other):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1.5", "15"), ("A", "a"), ("-1", "1"), (r"\leftarrow", "arrow"), ("1/2", "0.5")],
+)
+def test_different_votes(one, other):
+    assert normalise(one) != normalise(other)

@@ -1,4 +1,4 @@
-"""The whole path: sample, verify, measure, stored, resumed."""
+"""The whole path: sample, verify, measure, stored, resumed; and files as NeMo-RL saves them."""
 
 import io
 import json
@@ -11,6 +11,7 @@ from completions import completion, server
 from rich.console import Console
 
 from nemo_algos.config import ConfigError
+from nemo_algos.lab.evals.nemo_file import ScoredResponse, read
 from nemo_algos.lab.evals.run import evaluate
 from nemo_algos.lab.evals.schema import parse_config
 
@@ -308,3 +309,77 @@ def test_an_edited_line_is_named(evaluation, tmp_path, name, key, value):
     path.write_text("\n".join([json.dumps(row), *rest, ""]))
     with pytest.raises(ValueError, match=rf"{name}.jsonl line 1: {key}: .*remove the line"):
         run({**config(evaluation), "out": str(tmp_path / "out")}, "http://127.0.0.1:9/v1")
+
+
+def item(index, prompt, response, reward, info="{'ground_truth': '4'}"):
+    return {
+        "prompt": prompt,
+        "response": response,
+        "reward": reward,
+        "message_log": "[{'role': 'user', 'content': ...}]",
+        "extra_env_info": info,
+        "sample_index": index,
+    }
+
+
+def save(folder, *items):
+    path = folder / "evaluation_data.json"
+    path.write_text(json.dumps({"evaluation_data": items}, indent=2))
+    return path
+
+
+def test_rows_with_samples_numbered_by_prompt(tmp_path):
+    items = [
+        item(0, "2+2?", "4", 1.0),
+        item(1, "2+2?", "5\n\u2028", 0),
+        item(2, "1+1?", "2", 1.0, "{'ground_truth': '\\\\frac{4}{2}', 'subject': 'algebra'}"),
+        item(3, "2+2?", "four", 0.5, "None"),
+        item(4, [{"type": "image"}], "x", 0.0, "{'no': tensor([1])}"),
+    ]
+    path = save(tmp_path, *items)
+    assert read(path) == [
+        ScoredResponse("2+2?", "4", 1.0, 0, "4"),
+        ScoredResponse("2+2?", "5\n\u2028", 0.0, 1, "4"),
+        ScoredResponse("1+1?", "2", 1.0, 0, r"\frac{4}{2}"),
+        ScoredResponse("2+2?", "four", 0.5, 2, None),
+        ScoredResponse('[{"type": "image"}]', "x", 0.0, 0, None),
+    ]
+    assert read(tmp_path) == read(str(path))
+
+
+def without(key):
+    return {k: v for k, v in item(1, "2+2?", "4", 1.0).items() if k != key}
+
+
+def rewarded(reward):
+    """Several parts, no number, or one with which no mean is one."""
+    return item(1, "2+2?", "4", reward)
+
+
+GOOD = item(0, "2+2?", "4", 1.0)
+BROKEN = {
+    "is not JSON": [json.dumps({"evaluation_data": [GOOD]})[:-20], "[" * 100_000],
+    "JSON object": ["[]"],
+    "evaluation_data: ": ["{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'],
+    r"evaluation_data\.1: ": ["text"],
+    **{rf"evaluation_data\.1\.{key}: ": [without(key)] for key in ("prompt", "response")},
+    r"evaluation_data\.1\.extra_env_info: ": [without("extra_env_info")],
+    r"evaluation_data\.1\.reward: ": [
+        without("reward"),
+        *map(rewarded, [[1.0, 0.0], float("nan"), float("inf"), -float("inf"), 10**400, "1", None]),
+    ],
+}
+
+
+@pytest.mark.parametrize(("said", "broken"), [(s, b) for s, each in BROKEN.items() for b in each])
+def test_what_is_broken_is_named(tmp_path, said, broken):
+    path = save(tmp_path, GOOD, broken)
+    if "1" not in said:
+        path.write_text(broken)
+    with pytest.raises(ValueError, match=rf"evaluation_data\.json.*{said}.*interrupted"):
+        read(path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.json .*eval\.save_path"):
+        read(tmp_path / "nowhere.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +13,9 @@ import numpy as np
 import torch
 import transformers as hf
 from torch import Tensor
+
+from nemo_algos.engines.mismatch.dump import Dump, from_arrays
+from nemo_algos.lab.mismatch.responses import Responses, gather
 
 VOCABULARY, PROMPTS, SAMPLES, LENGTH = 64, 8, 4, 20
 CONFIG: dict[str, Any] = {
@@ -26,6 +31,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+Change = Callable[[Tensor], Tensor]
 DRAWN = dict[Any, "Rollouts"]()
 
 
@@ -94,6 +100,33 @@ def logprobs(z: list[Tensor], rollouts: Rollouts) -> list[Tensor]:
     """Of the responses' tokens under these logits."""
     pairs = zip(z, rollouts.responses, strict=True)
     return [a.log_softmax(-1).gather(1, r[:, None])[:, 0] for a, r in pairs]
+
+
+def values(made: Any, rollouts: Rollouts, change: Change | None = None) -> list[Tensor]:
+    """Log-probs of the responses' tokens by this model, under softmax(change(logits))."""
+    z = [row.float() for row in logits(made, rollouts)]
+    return logprobs([change(row) for row in z] if change else z, rollouts)
+
+
+def dump(rollouts: Rollouts, sampler: list[Tensor], trainer: list[Tensor], **more: Any) -> Dump:
+    return from_arrays(rollouts.arrays(sampler, trainer, **more))
+
+
+def gathered(rollouts: Rollouts) -> Responses:
+    """The responses, without a log-prob."""
+    zeros = [torch.zeros(len(r)) for r in rollouts.responses]
+    return gather([dump(rollouts, zeros, zeros)], 64)
+
+
+def in_int8(made: Any, which: Callable[[str], bool]) -> Any:
+    """A copy whose weights of these names are rounded, a scale for each output."""
+    coarse = copy.deepcopy(made)
+    with torch.no_grad():
+        for name, weight in coarse.named_parameters():
+            if which(name):
+                scale = weight.abs().amax(-1, keepdim=True) / 127
+                weight.copy_((weight / scale).round() * scale)
+    return coarse
 
 
 def sampled(made: Any, seed: int = 0, change: Any = None) -> Rollouts:

@@ -6,11 +6,10 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from commands import invoke
 from short_runs import short_warm_start  # noqa: F401
-from typer.testing import CliRunner
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.cli import app
 from nemo_algos.config import ConfigError, validate
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.tiny_policy import SeparateSampler
@@ -98,7 +97,7 @@ def run(folder, *overrides):
     given += ["logger.tensorboard_enabled=false", "grpo.max_val_samples=4", "grpo.val_period=0"]
     given += ["grpo.val_samples_per_prompt=4", "grpo.num_prompts_per_step=8"]
     given += ["policy.train_global_batch_size=32", *overrides]
-    return CliRunner().invoke(app, ["train", "grpo.yaml", *given])
+    return invoke("train", "grpo.yaml", *given)
 
 
 def train(folder, *overrides):

@@ -1,17 +1,14 @@
 """Probes of a live sampler: a small server that computes what vLLM's would say."""
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from commands import invoke
+from completions import server
 from says import Says
-from typer.testing import CliRunner
 
-from nemo_algos.cli import app
 from nemo_algos.engines.mismatch.dump import from_arrays, write
 
 WORDS, PROMPT, WIDTH, ROWS = 40, 6, 12, 20
@@ -65,35 +62,12 @@ class Vllm:
         return found | {"logprobs": {"top_logprobs": [top], "token_logprobs": chosen}}
 
 
-@contextmanager
 def served(vllm):
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, status, reply):
-            content = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_GET(self):
-            self.answer(*vllm.models())
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.answer(*vllm.completions(body))
-
-        def log_message(self, format, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http.server_port}/v1"
-    http.shutdown()
-    http.server_close()
+    return server(vllm.completions, vllm.models)
 
 
-@pytest.fixture
-def file(tmp_path):
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
     tokens = np.random.default_rng(2).integers(0, WORDS, (ROWS, PROMPT + WIDTH))
     mask = np.arange(PROMPT + WIDTH) >= np.full((ROWS, 1), PROMPT)
     values = np.zeros(tokens.shape)
@@ -101,12 +75,19 @@ def file(tmp_path):
         values[i, at] = logprobs(tokens[i, at - 1])[tokens[i, at]]
     sides = {"sampler_logprobs": values, "trainer_logprobs": values}
     given = {"tokens": tokens, "mask": mask, "prompt_length": PROMPT, **sides}
-    write(tmp_path / "step.npz", from_arrays(given))
-    return tmp_path / "step.npz"
+    path = tmp_path_factory.mktemp("live") / "step.npz"
+    write(path, from_arrays(given))
+    return path
 
 
-def probes(file, url):
-    result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url, "--json"])
+def asked(file, url, *more):
+    """The command's end and what it prints."""
+    return invoke("mismatch", file, "--sampler", url, *more)
+
+
+def probes(file, **faults):
+    with served(Vllm(**faults)) as (url, _):
+        result = asked(file, url, "--json")
     assert result.exit_code in (0, 1), result.output
     found = {probe["probe"]: probe for probe in json.loads(result.output)["probes"]}
     assert result.exit_code == any(probe["fault"] for probe in found.values())
@@ -114,52 +95,39 @@ def probes(file, url):
 
 
 @pytest.mark.parametrize(
-    ("faults", "found"),
+    ("faults", "found", "said"),
     [
-        ({}, set()),
-        ({"raw": True}, set()),
-        ({"idle": True}, {"adapter"}),
-        ({"batch": 0.5}, {"batch", "recorded"}),
-        ({"cache": True}, {"prefix_cache"}),
-        ({"heat": 0.6}, {"defaults"}),
-        ({"kept": 0.9}, {"defaults"}),
-        ({"heat": 0.6, "raw": True}, set()),
+        ({}, set(), {"logprobs_mode": "after 0.50"}),
+        ({"raw": True}, set(), {"logprobs_mode": "before 1.00"}),
+        ({"idle": True}, {"adapter"}, {"adapter": "lora base 0"}),
+        ({"batch": 0.5}, {"batch", "recorded"}, {}),
+        ({"cache": True}, {"prefix_cache"}, {}),
+        ({"heat": 0.6}, {"defaults"}, {"defaults": "0.60"}),
+        ({"heat": 1.3, "kept": 0.9}, {"defaults"}, {"defaults": "1.30"}),
+        ({"heat": 0.6, "raw": True}, set(), {}),
     ],
 )
-def test_each_probe_finds_its_fault_alone(faults, found, file):
-    with served(Vllm(**faults)) as url:
-        seen = probes(file, url)
+def test_each_probe_finds_its_fault_alone_and_reads_back_the_temperature(faults, found, said, file):
+    seen = probes(file, **faults)
     assert {name for name, probe in seen.items() if probe["fault"]} == found
     assert {*seen} == {
         *("recorded", "batch", "prefix_cache", "logprobs_mode", "defaults", "adapter")
     }
-
-
-@pytest.mark.parametrize(
-    ("faults", "probe", "numbers"),
-    [
-        ({}, "logprobs_mode", "after 0.50"),
-        ({"raw": True}, "logprobs_mode", "before 1.00"),
-        ({"heat": 0.6}, "defaults", "0.60"),
-        ({"heat": 1.3, "kept": 0.9}, "defaults", "1.30"),
-    ],
-)
-def test_temperature_is_read_back(faults, probe, numbers, file):
-    with served(Vllm(**faults)) as url:
-        assert probes(file, url)[probe]["text"] == Says(numbers)
+    assert {name: seen[name]["text"] for name in said} == {k: Says(v) for k, v in said.items()}
 
 
 def test_top_p_is_read_back(file):
     row = from_arrays(dict(np.load(file))).tokens[0, PROMPT - 1]
     p = np.sort(np.exp(logprobs(row)))[::-1]
     kept = p[: int((np.cumsum(p) - p < 0.9).sum())].sum()
-    with served(Vllm(kept=0.9)) as url:
-        assert f"{kept:.2f}" in probes(file, url)["defaults"]["text"]
+    found = probes(file, kept=0.9)
+    assert {name for name, probe in found.items() if probe["fault"]} == {"defaults"}
+    assert f"{kept:.2f}" in found["defaults"]["text"]
 
 
 def test_the_command_prints_each_probe(file):
-    with served(Vllm(idle=True)) as url:
-        result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url])
+    with served(Vllm(idle=True)) as (url, _):
+        result = asked(file, url)
     lines = [line for line in result.output.splitlines() if line.startswith("adapter, ")]
     assert result.exit_code == 1 and lines == [Says("adapter fault lora base 0")]
 
@@ -196,20 +164,20 @@ class Broken(Vllm):
     ],
 )
 def test_an_answer_that_is_none_is_refused_in_one_line(answers, file):
-    with served(Broken(**answers)) as url:
-        result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url])
+    with served(Broken(**answers)) as (url, _):
+        result = asked(file, url)
     assert result.exit_code == 2 and result.output.count("\n") == 1, result.output
     assert "/v1" in result.output
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "http://127.0.0.1:9/v1", "file:///etc/passwd"])
 def test_a_url_that_is_none_is_refused(url, file):
-    result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url])
+    result = asked(file, url)
     assert result.exit_code == 2 and result.output.count("\n") == 1
 
 
 def test_the_key_is_sent_and_not_shown(file, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key-123456")
-    with served(Broken(models=(401, {"error": "secret-key-123456 is wrong"}))) as url:
-        result = CliRunner().invoke(app, ["mismatch", str(file), "--sampler", url])
+    with served(Broken(models=(401, {"error": "secret-key-123456 is wrong"}))) as (url, _):
+        result = asked(file, url)
     assert result.exit_code == 2 and "secret-key" not in result.output

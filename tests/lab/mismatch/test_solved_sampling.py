@@ -1,12 +1,13 @@
 """Parameters of sampling are solved for, against the whole vocabulary's softmax."""
 
+from functools import cache
+
 import numpy as np
 import peaked_llama as small
 import pytest
 import torch
 from matrix import some_of
 
-from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import drawn
 from nemo_algos.lab.mismatch.hypotheses import records, sampling
 from nemo_algos.lab.mismatch.hypotheses.records import Record
@@ -38,21 +39,23 @@ def biased(ids, bias):
     return lambda z: z.index_add(-1, torch.tensor(ids), torch.full((*z.shape[:-1], len(ids)), bias))
 
 
-CASES = {
-    "temperature": (lambda z: z / 0.8, {"temperature": {"temperature": 0.8}}),
-    "top_p": (top_p(0.9), {"top_p": {"top_p": 0.9}}),
-    "top_k": (top_k(6), {"top_k": {"top_k": 6}}),
-    "min_p": (min_p(0.1), {"min_p": {"min_p": 0.1}}),
+CHANGES = {
+    "none": lambda z: z,
+    "temperature": lambda z: z / 0.6,
+    "top_p": top_p(0.8),
+    "top_k": top_k(4),
+    "min_p": min_p(0.1),
+    "greedy": lambda z: z * 1e4,
 }
-SOLVERS = dict(zip(["temperature", "top_p", "top_k", "min_p"], sampling.HYPOTHESES, strict=False))
+SOLVED = {"temperature": 0.6, "top_p": 0.8, "top_k": 4, "min_p": 0.1}
+SOLVERS = dict(zip(SOLVED, sampling.HYPOTHESES, strict=False))
 
 
-def recorded(change, seed=0):
+def recorded(change):
     """Logits, and the record of a sampler that draws from softmax(change(logits))."""
-    rollouts = small.sampled(MODEL, seed, change)
-    z = [change(row) for row in small.logits(MODEL, rollouts)]
-    values = small.logprobs(z, rollouts)
-    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    rollouts = small.sampled(MODEL, 0, change)
+    values = small.values(MODEL, rollouts, change)
+    responses = gather([small.dump(rollouts, values, values)], 64)
     logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     scale = np.full(len(value), 1e-3)
@@ -60,20 +63,22 @@ def recorded(change, seed=0):
     return responses, logits, Record(value, scale, responses.row, place, responses.column("tokens"))
 
 
-@pytest.mark.parametrize("name", some_of(CASES, 2))
+@cache
+def changed(name):
+    return recorded(CHANGES[name])
+
+
+@pytest.mark.parametrize("name", some_of(SOLVED, 2))
 def test_the_parameter_is_found_and_gives_the_record(name):
-    change, want = CASES[name]
-    _, logits, record = recorded(change)
+    _, logits, record = changed(name)
     found = SOLVERS[name].solve(record, logits)
-    for cause, parameter in want.items():
-        for key, value in parameter.items():
-            assert found[cause][key] == pytest.approx(value, abs=0.01, rel=0.01)
+    assert found[name][name] == pytest.approx(SOLVED[name], abs=0.01, rel=0.01)
     np.testing.assert_allclose(SOLVERS[name].logprobs(logits, found), record.value, atol=0.01)
 
 
 @pytest.mark.parametrize("bias, name", [(1.5, "logit_bias"), (-30.0, "banned_tokens")])
 def test_tokens_with_a_bias_are_named(bias, name):
-    free = recorded(lambda z: z)[1]
+    free = changed("none")[1]
     common = np.bincount(free.ids.ravel(), free.probs.ravel()).argsort()[::-1][:3]
     _, logits, record = recorded(biased(common.tolist(), bias))
     found = sampling.HYPOTHESES[7].solve(record, logits)
@@ -98,7 +103,7 @@ def test_a_penalty_of_what_stood_before_is_found(name):
                     z[t, i] -= 0.4 * times
         rows.append(z)
     values = small.logprobs(rows, rollouts)
-    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    responses = gather([small.dump(rollouts, values, values)], 64)
     logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     record = Record(value, np.full(len(value), 1e-3), responses.row, value, value)
@@ -107,33 +112,21 @@ def test_a_penalty_of_what_stood_before_is_found(name):
     assert solver.solve(record, logits)[name]["penalty"] == pytest.approx(want, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    "change, key, value, error",
-    [
-        (lambda z: z / 0.6, "temperature", 0.6, 0.08),
-        (top_p(0.8), "top_p", 0.8, 0.03),
-        (top_k(4), "top_k", 4, 0),
-    ],
-)
-def test_tokens_drawn_otherwise_than_recorded(change, key, value, error):
-    responses, logits, _ = recorded(change)
+@pytest.mark.parametrize("name, error", [("temperature", 0.08), ("top_p", 0.03), ("top_k", 0)])
+def test_tokens_drawn_otherwise_than_recorded(name, error):
+    responses, logits, _ = changed(name)
     found = drawn(logits, responses)["recorded_before"]
-    assert found[key] == pytest.approx(value, abs=error)
+    assert found[name] == pytest.approx(SOLVED[name], abs=error)
 
 
-def test_the_likeliest_tokens_alone_are_greedy():
-    responses, logits, _ = recorded(lambda z: z * 1e4)
-    assert drawn(logits, responses) == {"greedy": {}}
-
-
-@pytest.mark.parametrize("seed", some_of(range(6), 1))
-def test_tokens_drawn_as_recorded(seed):
-    responses, logits, _ = recorded(lambda z: z, seed)
-    assert drawn(logits, responses) == {}
+@pytest.mark.parametrize("name, found", [("none", {}), ("greedy", {"greedy": {}})])
+def test_tokens_drawn_as_recorded_or_the_likeliest(name, found):
+    responses, logits, _ = changed(name)
+    assert drawn(logits, responses) == found
 
 
 def test_bookkeeping_behind_a_parameter_does_not_solve_for_it_again():
-    _, logits, record = recorded(lambda z: z / 0.8)
+    _, logits, record = changed("temperature")
     (solve, logprobs), calls = sampling.HYPOTHESES[0], []
     counted = sampling.Sampling(lambda *of: calls.append(of) or solve(*of), logprobs)
     side = Side(record, logits)

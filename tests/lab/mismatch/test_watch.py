@@ -1,20 +1,23 @@
-"""`mismatch.dump` in the embedded engine, and the command on what it writes."""
+"""`mismatch.dump` in the embedded engine, the command on what it writes, and its page."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
+from commands import invoke
+from matrix import some_of
 from says import Says
-from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.algorithms.core.logprob_gap import measure
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.mismatch.dump import from_arrays, read, write
 from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.lab.mismatch import page
+from nemo_algos.lab.mismatch.responses import everything
 from nemo_algos.preflight.check.local.judge import parse
 
 SMALL = [
@@ -67,14 +70,14 @@ def test_without_a_folder_or_a_token_nothing_is_written(tmp_path):
 
 def test_a_run_dumps_what_the_command_reads(tmp_path):
     overrides = [f"logger.log_dir={tmp_path}", "mismatch.dump=2", "grpo.max_num_steps=2", *SMALL]
-    result = CliRunner().invoke(app, ["train", "etr.yaml", *overrides])
+    result = invoke("train", "etr.yaml", *overrides)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.glob("exp_001/mismatch/*")
     dump = read(path)
     assert path.name == "step_000002.npz" and dump.step == 1
     assert {*dump.arrays()} >= {"entropy", "prompt_length", "weights_version"}
     assert (dump.weights_version == 1).all() and (dump.prompt_length == 6).all()
-    result = CliRunner().invoke(app, ["mismatch", str(path)])
+    result = invoke("mismatch", path)
     assert result.exit_code == 0
     assert result.output.splitlines()[0] == Says("no mismatch: same")
 
@@ -95,7 +98,7 @@ def hot(tmp_path):
 
 
 def test_the_command_names_shows_and_says_what_to_do(hot):
-    result = CliRunner().invoke(app, ["mismatch", str(hot)])
+    result = invoke("mismatch", hot)
     assert result.exit_code == 0
     first, second, cause, last = result.output.splitlines()
     assert first == Says("base 100%")
@@ -105,7 +108,7 @@ def test_the_command_names_shows_and_says_what_to_do(hot):
 
 
 def test_for_scripts(hot):
-    result = CliRunner().invoke(app, ["mismatch", str(hot), "--json"])
+    result = invoke("mismatch", hot, "--json")
     got = json.loads(result.output)
     assert got["verdict"] == "log_base" and got["tokens"] == 600 and got["responses"] == 30
     (cause,) = got["causes"]
@@ -114,12 +117,12 @@ def test_for_scripts(hot):
 
 @pytest.mark.parametrize("option", ["--previous", "--adapter"])
 def test_folders_beside_no_model_are_refused(hot, option):
-    result = CliRunner().invoke(app, ["mismatch", str(hot), option, str(hot.parent)])
+    result = invoke("mismatch", hot, option, hot.parent)
     assert result.exit_code == 2 and result.output == Says("--model")
 
 
 def test_a_model_that_is_not_there_ends_in_one_line(hot):
-    result = CliRunner().invoke(app, ["mismatch", str(hot), "--model", str(hot.parent / "no")])
+    result = invoke("mismatch", hot, "--model", hot.parent / "no")
     assert result.exit_code == 2 and result.output.count("\n") == 1
 
 
@@ -127,10 +130,10 @@ def test_a_model_that_is_not_there_ends_in_one_line(hot):
 def test_a_folder_that_is_not_there_is_said_beside_few_tokens_too(hot, option):
     rows = {k: v[:2] for k, v in np.load(hot).items()}
     write(hot.with_name("few.npz"), from_arrays(rows))
-    others = [] if option == "--model" else ["--model", str(hot.parent)]
+    others = [] if option == "--model" else ["--model", hot.parent]
     nowhere = str(hot.parent / "nowhere")
     few = str(hot.with_name("few.npz"))
-    result = CliRunner().invoke(app, ["mismatch", few, *others, option, nowhere])
+    result = invoke("mismatch", few, *others, option, nowhere)
     assert result.exit_code == 2 and result.output == Says(nowhere)
 
 
@@ -140,12 +143,12 @@ def test_where_the_difference_is_stands_before_what_it_may_be(tmp_path):
     other = values - np.where(np.arange(20) == 7, 0.4, 0.002) * rng.random(shape)
     sides = {"sampler_logprobs": values, "trainer_logprobs": other}
     write(tmp_path / "a.npz", from_arrays({"tokens": rng.integers(0, 50, shape), **sides}))
-    result = CliRunner().invoke(app, ["mismatch", str(tmp_path / "a.npz")])
+    result = invoke("mismatch", tmp_path / "a.npz")
     lines = result.output.splitlines()
     assert lines[2] == Says("where: place 7: 30 tokens")
     assert [line.split(":")[0] for line in lines[3:8]] == ["worst"] * 5
     page = tmp_path / "page.html"
-    CliRunner().invoke(app, ["mismatch", str(tmp_path / "a.npz"), "--html", str(page)])
+    invoke("mismatch", tmp_path / "a.npz", "--html", page)
     assert "<th>place</th>" in page.read_text()
 
 
@@ -153,10 +156,24 @@ def test_the_page_stands_alone(hot, tmp_path):
     page = tmp_path / "sub" / "page.html"
     name = hot.with_name("<script>.npz")
     hot.rename(name)
-    result = CliRunner().invoke(app, ["mismatch", str(name), "--html", str(page)])
+    result = invoke("mismatch", name, "--html", page)
     assert result.exit_code == 0
     html = page.read_text()
     assert html.count("<svg") == 4 and "<script" not in html and "http-equiv" in html
     assert "default-src 'none'" in html and "src=" not in html.replace("default-src=", "")
     assert "&lt;script&gt;.npz" in html
     assert len(html) < 400_000
+
+
+@pytest.mark.parametrize("draw", page.FIGURES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("apart", some_of([1e-3, 0.02, 0.5], 1))
+def test_every_axis_has_numbers(draw, apart):
+    rng, shape = np.random.default_rng(0), (30, 20)
+    values = -1.5 - rng.random(shape)
+    sides = {"sampler_logprobs": values, "trainer_logprobs": values + apart * rng.random(shape)}
+    ages = {"weights_version": np.arange(30) % 4, "step": 5}
+    tokens = everything([from_arrays({"tokens": rng.integers(0, 50, shape), **sides, **ages})])
+    drawn = str(page._svg(draw, tokens))
+    for anchor in ("middle", "end"):  # below the x axis, beside the y axis
+        numbers = re.findall(rf"text-anchor: {anchor}[^>]*>[-\u2212]?[\d.e-]+</text>", drawn)
+        assert len(numbers) >= 2, anchor

@@ -9,7 +9,6 @@ import folders
 import numpy
 import pytest
 from commands import invoke
-from matplotlib.figure import Figure
 from says import Says
 
 from nemo_algos.lab.report.compare import compare
@@ -144,20 +143,6 @@ def test_differences_to_the_first_run(written, html):
     assert "math500: pass@8" in html  # the largest k, though no power of 4
 
 
-def test_the_same_page_again_but_for_the_time(written, html, tmp_path, monkeypatch):
-    """Without the PNG files, which are not in it."""
-    save = Figure.savefig
-
-    def svg_alone(figure, file, **options):
-        if options.get("format") == "svg":
-            save(figure, file, **options)
-
-    monkeypatch.setattr(Figure, "savefig", svg_alone)
-    runs = [written.parent / name / "exp_001" for name in ("grpo", "grpo2", "etr")]
-    again = write(runs, tmp_path).read_text()
-    assert re.sub(r"written [\d -]+:\d\d", "", again) == re.sub(r"written [\d -]+:\d\d", "", html)
-
-
 def test_missing_parts_say_how_to_get_them(tmp_path, no_figures):
     run = folders.training(tmp_path / "a", traces=False)
     html = write([run], tmp_path / "out").read_text()
@@ -279,18 +264,18 @@ def test_a_nemo_rl_run_shows_its_method_metrics_and_tokens(tmp_path, no_figures)
     assert response["ratio"] == ["1", "1.500"] and response["entropy"] is None
 
 
-@pytest.mark.parametrize("framework", ["verl", "TRL", "ours"])
+NAMES = {
+    "ours": ("tokens", "mask", "sampler_logprobs", "trainer_logprobs"),
+    "verl": ("responses", "response_mask", "rollout_log_probs", "old_log_probs"),
+    "TRL": ("completion_ids", "completion_mask", "sampling_per_token_logps", "old_per_token_logps"),
+}
+
+
+@pytest.mark.parametrize("framework", NAMES)
 def test_dumps_of_log_probs_are_a_heat_map_of_their_ratio(tmp_path, framework, no_figures):
-    names = {
-        "ours": ("tokens", "mask", "sampler_logprobs", "trainer_logprobs"),
-        "verl": ("responses", "response_mask", "rollout_log_probs", "old_log_probs"),
-        "TRL": ("completion_ids", "completion_mask", "sampling_per_token_logps", None),
-    }[framework]
-    names = (*names[:3], names[3] or "old_per_token_logps")
-    columns = ([[5, 6, 7]], [[1, 1, 0]], [[-1.0, -2.0, -9.0]], [[-1.0, -1.5, -1.0]])
-    numpy.savez(
-        tmp_path / "step_000004.npz", **dict(zip(names, map(numpy.array, columns), strict=True))
-    )
+    values = ([[5, 6, 7]], [[1, 1, 0]], [[-1.0, -2.0, -9.0]], [[-1.0, -1.5, -1.0]])
+    columns = dict(zip(NAMES[framework], map(numpy.array, values), strict=True))
+    numpy.savez(tmp_path / "step_000004.npz", **columns)
     html = write([tmp_path], tmp_path / "out").read_text()
     (step,) = embedded(html, "heat-data")["runs"][0]["steps"]
     (response,) = step["prompts"][0]["responses"]
@@ -303,12 +288,6 @@ def test_of_a_resumed_nemo_rl_run_the_later_value_counts(tmp_path):
     folders.nemo_rl(tmp_path / "log", {"train/reward": {2: 0.5}})
     (run,) = read_runs([tmp_path / "log"])
     assert run.metrics["reward/mean"][1] == pytest.approx([0.1, 0.5, 0.3])
-
-
-def broken(folder, name, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -325,7 +304,9 @@ def broken(folder, name, text):
     ],
 )
 def test_wrong_folders_are_refused_in_a_sentence(tmp_path, name, text, said):
-    code, output = report(broken(tmp_path / "run", name, text), "--out", tmp_path / "out")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(text)
+    code, output = report(tmp_path / "run", "--out", tmp_path / "out")
     assert code == 2 and output == Says(said) and output.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

@@ -1,6 +1,5 @@
 """TRL's and verl's runs in the report: files that their trainers wrote, under our names."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -62,12 +61,6 @@ def test_what_our_adapter_adds_counts_before_verls_own():
     assert run.metrics["length/mean"][1][0] == 5.75 and run.metrics["grad_norm"][0] == [1, 2]
 
 
-def verl(path, *lines):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
 STEPS = (
     {"step": 0, "data": {"val-core/gsm8k/reward/mean@1": 0.25}},
     {
@@ -84,13 +77,14 @@ STEPS = (
 
 
 def test_a_file_of_verls_logger_is_a_run(tmp_path):
-    a = verl(tmp_path / "project" / "etr_1.jsonl", *STEPS)
+    a, b = (tmp_path / "project" / f"{name}_1.jsonl" for name in ("etr", "grpo"))
+    folders.write_lines(a, STEPS)
     alone = read_run(a.parent)
     assert alone.metrics["reward/mean"] == ([1, 2], [0.5, 0.75])
     assert alone.metrics["entropy/exact"] == ([1], [1.25])
     assert alone.metrics["clip/fraction"] == ([1, 2], [0.1, 0.2])
     assert "note" not in alone.metrics
-    b = verl(tmp_path / "project" / "grpo_1.jsonl", *STEPS)
+    folders.write_lines(b, STEPS)
     assert [run.label for run in read_runs([a, b])] == ["etr_1", "grpo_1"]
     with pytest.raises(ValueError) as error:
         read_run(a.parent)

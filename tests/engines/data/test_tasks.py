@@ -1,17 +1,22 @@
-"""Training problems: files and their errors, what is dropped, epochs, rewards by the pool."""
+"""Training problems: prompts, gold answers, what is dropped, epochs, rewards, one's own task."""
 
-import gzip
 import json
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import small_llama
+from commands import invoke
 from says import Says
 
 from nemo_algos.engines.data import tasks
 from nemo_algos.engines.data.schema import DataSection, Split
 from nemo_algos.engines.data.tasks import MathProblems, Response
+from nemo_algos.engines.local import manifest, tiny_policy
 from nemo_algos.engines.local.hf import chat
+
+PAGE = Path(__file__).parents[3] / "docs" / "local_engine.md"
 
 
 def jsonl(path, rows):
@@ -32,32 +37,6 @@ def responses(*texts):
     return [Response(text, len(text.split())) for text in texts]
 
 
-def error(path, text, **keys):
-    if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError) as raised:
-        read(path, **keys)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-def test_pairs_in_the_files_order_blank_lines_left_out(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"problem": "1 + 1", "answer": "2"}\n\n  \n{"problem": "é", "answer": 3}\n',
-        encoding="utf-8",
-    )
-    assert read(path) == [("1 + 1", "2"), ("é", "3")]
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
-def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path, separator):
-    path, problem = tmp_path / "a.jsonl", f"one{separator}two"
-    line = json.dumps({"problem": problem, "answer": "3"}, ensure_ascii=False) + "\r\n"
-    path.write_bytes(line.encode())
-    assert read(path) == [(problem, "3")]
-
-
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [
@@ -65,9 +44,7 @@ def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path, separator):
         ("#### -1,234 ", "-1234"),
         ("#### 1,5", "1,5"),
         ("1,234", "1,234"),
-        ("18", "18"),
         ("#### 1 #### 2", "2"),
-        ("steps #### 42", "42"),
         ("{1, 2} has two #### 1,002", "1002"),
         ('{"inputs": ["#### 1"], "outputs": ["2"]}', '{"inputs": ["#### 1"], "outputs": ["2"]}'),
         (0.5, "0.5"),
@@ -81,50 +58,23 @@ def test_of_a_gsm8k_answer_what_follows_the_hashes(tmp_path, answer, gold):
     assert read(path, input_key="question", output_key="solution") == [("q", gold), ("q", "1")]
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.jsonl.gz", "a.json.gz", "a.csv.gz"])
-def test_the_same_rows_in_every_format(tmp_path, name):
-    rows = problems(3)
-    text = "problem,answer\n" + "".join(f"{r['problem']},{r['answer']}\n" for r in rows)
-    if "csv" not in name:
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        text = lines if "jsonl" in name else json.dumps(rows)
-    content = gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
-    (tmp_path / name).write_bytes(content)
-    assert read(tmp_path / name) == [(row["problem"], row["answer"]) for row in rows]
-
-
-def test_a_broken_line_is_named_by_its_number(tmp_path):
-    lines = [json.dumps(p) for p in problems(30)]
-    lines[16], lines[20] = '{"problem": "what", ', "also broken"
-    path = tmp_path / "train.jsonl"
-    message = error(path, "\n".join(lines))
-    assert message == Says(f"{path} 17 JSON")
-    lines[3:4] = ["", ""]  # a line more, blank ones count
-    assert error(path, "\n".join(lines)) == Says(f"{path} 18 JSON")
-
-
 @pytest.mark.parametrize(
-    ("text", "keys", "message"),
+    ("rows", "keys", "message"),
     [
-        ('{"problm": "q", "answer": "1"}', {}, "row 1 'problem' problm"),
+        ([{"problm": "q", "answer": "1"}], {}, "row 1 'problem' problm"),
         (
-            '{"question": "q", "answer": "1"}\n{"question": "q"}',
+            [{"question": "q", "answer": "1"}, {"question": "q"}],
             {"input_key": "question"},
             "row 2 'answer' question data.train.output_key",
         ),
-        ("[1, 2]", {}, "JSON .json"),
-        ("3", {}, "row 1 object"),
-        ("", {}, "rows"),
-        ("\n \n", {}, "rows"),
-        ('{"problem": "q", "answer": ""}', {}, "problem answer"),
-        (None, {}, "file"),
-        (b"\xff\xfe", {}, "decode"),
+        ([{"problem": "q", "answer": ""}], {}, "problem answer"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path, text, keys, message):
-    path = tmp_path / "train.jsonl"
-    said = error(path, text, **keys)
-    assert str(path) in said and said == Says(message)
+def test_rows_that_cannot_be_used(tmp_path, rows, keys, message):
+    path = jsonl(tmp_path / "train.jsonl", rows)
+    with pytest.raises(ValueError) as raised:
+        read(path, **keys)
+    assert str(raised.value) == Says(f"{path} {message}") and "\n" not in str(raised.value)
 
 
 @pytest.fixture
@@ -132,9 +82,10 @@ def task_of(tmp_path):
     """A function of (rows, validation rows, seed, **settings of `data`); closed afterwards."""
     made = []
 
-    def make(rows, validation=None, seed=0, **settings):
+    def make(rows, validation=None, seed=0, input_key="problem", **settings):
         data = {"task": "math", "prompt": "{problem}", **settings}
-        data["train"] = {"data_path": str(jsonl(tmp_path / "train.jsonl", rows))}
+        train = str(jsonl(tmp_path / "train.jsonl", rows))
+        data["train"] = {"data_path": train, "input_key": input_key}
         if validation is not None:
             data["validation"] = {"data_path": str(jsonl(tmp_path / "test.jsonl", validation))}
         made.append(MathProblems(DataSection(**data), seed))
@@ -143,6 +94,51 @@ def task_of(tmp_path):
     yield make
     for task in made:
         task.close()
+
+
+SYSTEM = {"role": "system", "content": "be brief"}
+USER = {"role": "user", "content": "1 + 1"}
+GOLD = {"role": "assistant", "content": "2"}
+THINK = {"role": "system", "content": "Think."}
+
+
+@pytest.mark.parametrize(
+    ("messages", "more", "before"),
+    [
+        ([USER], {"answer": "2"}, [THINK]),
+        ([USER, GOLD], {}, [THINK]),
+        ([SYSTEM, USER, GOLD], {}, [SYSTEM]),
+        ([SYSTEM, USER, GOLD, USER], {"answer": "2"}, [SYSTEM, USER, GOLD]),
+        ([USER, {**GOLD, "content": "a draft"}], {"answer": "2"}, [THINK]),
+    ],
+)
+def test_a_conversation_is_asked_and_its_last_answer_is_the_gold(task_of, messages, more, before):
+    """The config's system message stands where the row has none."""
+    settings = {"prompt": "What is {problem}?", "answer_prefix": "{problem} ="}
+    settings["system_prompt"] = "Think."
+    row = {"messages": messages, **more}
+    task = task_of([row], input_key="messages", **settings)
+    (example,) = task.train
+    assert example.answer == "2" and example.row == row
+    said = {"role": "user", "content": "What is 1 + 1?"}
+    assert task.prompt(example) == [*before, said] and task.prefix(example) == "1 + 1 ="
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"messages": [SYSTEM], "answer": "2"}, "row 1 user"),
+        ({"messages": [], "answer": "2"}, "row 1 user"),
+        ({"messages": [{"role": "tool", "content": "x"}], "answer": "2"}, "row 1 0 role list"),
+        ({"messages": [{"role": "user"}], "answer": "2"}, "row 1 0 content list"),
+        ({"messages": ["hello"], "answer": "2"}, "row 1 0 list"),
+        ({"messages": [USER]}, "row 1 'answer' data.train.output_key"),
+    ],
+)
+def test_what_is_no_conversation(task_of, row, message):
+    with pytest.raises(ValueError) as raised:
+        task_of([row], input_key="messages")
+    assert str(raised.value) == Says(message) and "\n" not in str(raised.value)
 
 
 def ids(task, example):
@@ -207,3 +203,31 @@ def test_another_verifier_by_name(task_of, monkeypatch):
     missing = task_of(problems(3), verifier="operator:later")
     with pytest.raises(ValueError, match="'operator:later'"):
         missing.verify(asked, responses("1", "2", "3"))
+
+
+@pytest.fixture
+def ending(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "ending.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 60)
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
+    steps = ["grpo.max_num_steps=2", f"logger.log_dir={tmp_path / 'runs'}"]
+    overrides = ["data.task=ending:Ending", *steps, "logger.tensorboard_enabled=false"]
+    assert invoke("train", "grpo.yaml", *overrides).exit_code == 0
+    return tmp_path / "runs" / "exp_001"
+
+
+def test_it_trains_and_a_resume_asks_before_it_loads_it(ending):
+    rows = [json.loads(line) for line in (ending / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(0 <= row["reward/mean"] < 1 for row in rows)
+    assert max(row["reward/mean"] for row in rows) > 0
+    assert (ending / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((ending / "summary.json").read_text())["after"] == {}  # nothing held out
+    assert manifest.foreign(manifest.read(ending / "manifest.json")) == {
+        "data.task": "ending:Ending"
+    }
+    refused = invoke("train", "--resume", ending)
+    assert refused.exit_code == 2
+    assert "data.task: ending:Ending " in refused.stderr
+    assert invoke("train", "--resume", ending, "data.task=ending:Ending").exit_code == 0

@@ -1,4 +1,4 @@
-"""Programs that attack the machine or fake a pass (hostile_programs.py), in every situation."""
+"""Programs that attack the machine, fake a pass or are as people write them, in every situation."""
 
 import json
 import os
@@ -24,11 +24,31 @@ from hostile_programs import (
     SORT_TESTS,
 )
 from processes import descendants, gone, of_user
-from situations import USER, outcome
+from situations import SITUATIONS, USER, Judge, outcome, reward
 
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.lab.rewards.code import verify_code
 from nemo_algos.lab.rewards.sandbox import Handle, Sandbox, lockdown, program
+
+
+@pytest.fixture(scope="module", params=SITUATIONS)
+def judge(request):
+    """A judge in each situation that this machine and user can be brought into."""
+    as_root, refused = SITUATIONS[request.param]
+    if as_root and os.getuid() != 0:
+        pytest.skip("only root can be root")
+    judge = Judge(request.param)
+    words = "; ".join(judge.protections)
+    if not refused and "namespaces" not in words:
+        pytest.skip("this system refuses namespaces")
+    if "system calls" not in words:
+        pytest.skip("this kernel has no filters, and the programs would do what they try")
+    assert ("namespaces" in words) == (not refused)
+    assert ("Landlock" in words) <= ("landlock_create_ruleset" not in refused)
+    assert ("user" in words) == as_root
+    yield judge
+    judge.close()
+
 
 AGES = 600.0  # of wall time, for what must not depend on it
 
@@ -44,26 +64,19 @@ def server():
 
 @pytest.fixture(scope="module")
 def folder():
-    """A folder, a file and sockets in it, which all users may use, and which are the judge's."""
+    """A folder, a file and a socket in it, which all users may use, and which are the judge's."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own are closed to others
     (folder / "theirs").write_text("kept")
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
-    ):
-        stream.bind(f"{folder}/stream")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(f"{folder}/datagram")
-        stream.listen()
         for path in (folder, *folder.iterdir()):
             path.chmod(0o777)
             if os.getuid() == 0:
                 os.chown(path, USER, USER)
-        for each in (stream, datagrams):
-            each.setblocking(False)
+        datagrams.setblocking(False)
         yield folder
-        for heard in (stream.accept, lambda: datagrams.recv(1)):
-            with pytest.raises(BlockingIOError):
-                heard()
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(1)
     shutil.rmtree(folder)
 
 
@@ -99,7 +112,7 @@ def test_hostile_program_is_contained(judge, server, folder, name):
 
 def test_harm_is_refused(judge, server, folder):
     before = state(folder, judge.pid)
-    assert len(HARMFUL) > 70
+    assert len(HARMFUL) > 20
     source = filled(ALL_HARM, server, folder, judge)
     assert judge.ask("outcome", source, 60.0, AGES) == HARMLESS
     assert state(folder, judge.pid) == before
@@ -286,3 +299,29 @@ with sandbox.program(60.0) as program:
     os.killpg(judge.pid, number)  # as the pool does
     judge.communicate()
     assert all(gone(pid) for pid in family)
+
+
+# name: (program, tests)
+ORDINARY = {
+    name: tuple(both.split("\n---\n"))
+    for text in Path(__file__).with_name("ordinary_programs.txt").read_text().split("=== ")[1:]
+    for name, both in [text.split("\n", 1)]
+}
+# Of a second of CPU time, or much memory, which takes longer on a busy machine.
+LARGE = {
+    "half a gigabyte": "def f(): return len(bytearray(500 << 20)) == 500 << 20",
+    "half a gigabyte of ones": "def f(): return (b'1' * (500 << 20)).count(b'1') == 500 << 20",
+    "ten million numbers": "def f(): return sum(list(range(10**7))[-2:]) == 2 * 10**7 - 3",
+    "a second": "import time\ndef f():\n    while time.process_time() < 1: pass\n    return True",
+}
+
+
+def test_ordinary_programs_pass(judge):
+    assert len(ORDINARY) >= 65
+    earned = {name: judge.ask("reward", *given) for name, given in ORDINARY.items()}
+    assert earned == dict.fromkeys(ORDINARY, 1.0)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_programs_pass(name):
+    assert reward(LARGE[name], "assert f() is True") == 1.0

@@ -1,5 +1,8 @@
-"""The same rows from parquet, data sets on disk and conversations; what is wrong with them."""
+"""Rows of files, of data sets on disk and of the hub: the same from each, or a sentence."""
 
+import csv
+import gzip
+import hashlib
 import json
 
 import datasets
@@ -7,10 +10,63 @@ import pytest
 from says import Says
 
 from nemo_algos.engines.data import rows, tasks
-from nemo_algos.engines.data.schema import DataSection, Split
-from nemo_algos.engines.data.tasks import MathProblems
+from nemo_algos.engines.data.schema import Split
 
+# a line ends at a newline, and not at what Unicode calls a line's end
+LINED = [{"problem": "one\u2028two\x85three", "answer": "1"}, {"problem": "é", "answer": "2"}]
+LINES = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in LINED) + "\r\n"
 ROWS = [{"problem": f"{i} + 1", "answer": str(i + 1), "level": i} for i in range(3)]
+
+
+def table(path):
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, ["problem", "answer"])
+        writer.writeheader()
+        writer.writerows(LINED)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.json", "a.csv", "a.jsonl.gz", "a.v2.json.gz", "a.csv.gz"]
+)
+def test_every_format_gives_the_same_rows(tmp_path, name):
+    path = tmp_path / name.removesuffix(".gz")
+    if path.suffix == ".csv":
+        table(path)
+    else:
+        text = LINES if path.suffix == ".jsonl" else json.dumps(LINED)
+        path.write_text(text, encoding="utf-8", newline="")
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(path.read_bytes()))
+    found, source = rows.load(str(tmp_path / name))
+    assert [row.values for row in found] == LINED
+    digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    assert source == f"{name} sha256:{digest}"
+    place = 3 if ".jsonl" in name else 2  # a blank line counts
+    assert found[1].where == f"{tmp_path / name}, row {place}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"a": 1}\n\n{"a": \n{"b"', "a.jsonl 3 JSON"),
+        ("a.jsonl", b"1\n", "a.jsonl 1 object"),
+        ("a.jsonl", b"[1]\n", "a.jsonl JSON .json"),
+        ("a.jsonl", b"\n \n", "a.jsonl rows"),
+        ("a.json", b'{"data": []}', "a.json list"),
+        ("a.json", b"[]", "rows"),
+        ("a.txt", b"", ".jsonl .json .csv .gz .parquet"),
+        ("a.parquet", b"PAR1", "a.parquet Parquet"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz"),
+        ("a.jsonl", b"\xff\xfe\xff", "a.jsonl decode"),
+        ("b.jsonl", None, "b.jsonl"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError) as raised:
+        rows.load(str(tmp_path / name))
+    assert str(raised.value) == Says(message) and "\n" not in str(raised.value)
 
 
 @pytest.fixture(scope="module")
@@ -69,71 +125,6 @@ def test_what_the_hub_does_not_have(monkeypatch):
     with pytest.raises(ValueError) as raised:
         rows.load("some/name", subset="main", split="test")
     assert str(raised.value) == (Says("some/name main test hub"))
-
-
-SYSTEM, USER, GOLD = (
-    {"role": role, "content": content}
-    for role, content in (("system", "be brief"), ("user", "1 + 1"), ("assistant", "2"))
-)
-
-
-def task_of(tmp_path, row, **settings):
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    split = {"data_path": str(path), "input_key": "messages"}
-    return MathProblems(DataSection.model_validate({"train": split, **settings}), 0)
-
-
-@pytest.mark.parametrize(
-    ("messages", "more", "before"),
-    [
-        ([USER], {"answer": "2"}, []),
-        ([USER, GOLD], {}, []),
-        ([SYSTEM, USER], {"answer": "2"}, [SYSTEM]),
-        ([SYSTEM, USER, GOLD], {}, [SYSTEM]),
-        ([SYSTEM, USER, GOLD, USER], {"answer": "2"}, [SYSTEM, USER, GOLD]),
-        ([USER, {**GOLD, "content": "a draft"}], {"answer": "2"}, []),
-    ],
-)
-def test_a_conversation_is_asked_and_its_last_answer_is_the_gold(tmp_path, messages, more, before):
-    settings = {"prompt": "What is {problem}?", "answer_prefix": "{problem} ="}
-    task = task_of(tmp_path, {"messages": messages, **more}, **settings)
-    (example,) = task.train
-    assert example.answer == "2" and example.row == {"messages": messages, **more}
-    said = {"role": "user", "content": "What is 1 + 1?"}
-    assert task.prompt(example) == [*before, said] and task.prefix(example) == "1 + 1 ="
-
-
-def test_the_system_message_of_the_config_where_the_row_has_none(tmp_path):
-    own, none = (
-        task_of(
-            tmp_path, {"messages": m, "answer": "2"}, system_prompt="Think.", prompt="{problem}"
-        )
-        for m in ([SYSTEM, USER], [USER])
-    )
-    assert own.prompt(own.train[0]) == [SYSTEM, USER]
-    assert none.prompt(none.train[0]) == [{"role": "system", "content": "Think."}, USER]
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ([SYSTEM], "row 1 user"),
-        ([], "row 1 user"),
-        ([{"role": "tool", "content": "x"}], "row 1 0 role list"),
-        ([{"role": "user"}], "row 1 0 content list"),
-        (["hello"], "row 1 0 list"),
-    ],
-)
-def test_what_is_no_conversation(tmp_path, messages, message):
-    with pytest.raises(ValueError) as raised:
-        task_of(tmp_path, {"messages": messages, "answer": "2"})
-    assert str(raised.value) == Says(message) and "\n" not in str(raised.value)
-
-
-def test_a_conversation_without_a_gold_answer(tmp_path):
-    with pytest.raises(ValueError, match=r"row 1 .*'answer' .*output_key"):
-        task_of(tmp_path, {"messages": [USER]})
 
 
 def test_code_that_a_folder_brings_is_not_run(tmp_path):
