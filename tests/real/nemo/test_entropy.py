@@ -26,12 +26,12 @@ from torch.distributed.tensor import Shard, distribute_tensor
 stubs.install()  # again: the ranks import this file without conftest.py
 
 import entropy_gradients  # noqa: E402
+from cpu_policy import OneModel  # noqa: E402
 from cpu_run import MODES, Run  # noqa: E402
 from nemo_rl.distributed import model_utils  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.models.megatron import common, train  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock  # noqa: E402
-from one_model import OneModel  # noqa: E402
 
 from nemo_algos.engines.nemo import megatron_worker  # noqa: E402
 

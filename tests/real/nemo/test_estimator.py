@@ -1,7 +1,5 @@
 """The driver half behind NeMo-RL's protocol, and the hand-over to the loss."""
 
-import ast
-import inspect
 import math
 from importlib import import_module
 from types import SimpleNamespace
@@ -11,7 +9,7 @@ import nemo_batch
 import pytest
 import torch
 from nemo_batch import METHODS
-from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms import grpo, grpo_sync
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from says import Says
 
@@ -77,38 +75,6 @@ def test_signals_are_handed_over_once():
     estimator.signals_for(advantages)
     with pytest.raises(ValueError, match="already trained"):
         estimator.signals_for(advantages)
-
-
-@pytest.mark.parametrize("change", [lambda a: a.flip(0), lambda a: a.clamp(max=0.5)])
-def test_reordered_or_clipped_advantages_are_refused(change):
-    estimator, advantages, _ = computed()
-    with pytest.raises(ValueError, match="reorders the batch"):
-        estimator.signals_for(change(advantages))
-
-
-TRAINERS = ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync")
-
-
-def arguments_of_trainers():
-    """What each of NeMo-RL's trainers passes to compute_advantage, by name."""
-    calls = []
-    for module in TRAINERS:
-        tree = ast.parse(inspect.getsource(import_module(module)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compute_advantage":
-                assert not node.args
-                calls.append([keyword.arg for keyword in node.keywords])
-    return calls
-
-
-def test_the_arguments_are_those_of_nemo_rls_trainers():
-    calls = arguments_of_trainers()
-    assert len(calls) == 3  # grpo_train, async_grpo_train, grpo_train_sync
-    signature = inspect.signature(Estimator.compute_advantage)
-    for names in calls:
-        signature.bind(None, **dict.fromkeys(names))
-    later = {"valid_mask"}  # of the single controller after NVIDIA-NeMo/RL#3837
-    assert set(signature.parameters) == {"self", *later, *(n for names in calls for n in names)}
 
 
 def test_a_row_that_stands_in_for_a_response_is_of_no_group():
@@ -227,31 +193,9 @@ def test_prompts_that_were_drawn_twice_are_one_group(labels):
 
 
 @pytest.mark.parametrize("leave_one_out", [True, False])
-def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_process):
-    """NeMo-RL's grpo_train keeps whole groups.
-
-    By its own deviations a single right response would be dropped where others are left in, and
-    what remains of its group is flat.
-    """
-    from plugged import Plugged
-
-    sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
-    plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")
-    section = plugged.run.config.grpo  # a dictionary in v0.7.0
-    changed = {**dict(section), "use_leave_one_out_baseline": leave_one_out}
-    plugged.run.config.grpo = type(section)(**changed)
-    plugged.estimator.group_size = 4
-    plugged.train()
-    for call in plugged.estimator.calls:
-        rewards = call["rewards"].view(4, 4)
-        assert (rewards.amax(1) > rewards.amin(1)).all()
-
-
-@pytest.mark.parametrize("leave_one_out", [True, False])
-@pytest.mark.parametrize("module", TRAINERS)
-def test_deviations_are_0_in_flat_groups_and_nowhere_else(module, leave_one_out):
+@pytest.mark.parametrize("place", [grpo, grpo_sync])
+def test_deviations_are_0_in_flat_groups_and_nowhere_else(place, leave_one_out):
     """By NeMo-RL's own, a part of a group is dropped or kept."""
-    place = import_module(module)
     stock, in_part = getattr(place, DEVIATIONS), 0
     with in_place(Estimator(build("etr"))):
         ours = getattr(place, DEVIATIONS)
@@ -369,17 +313,19 @@ def test_row_hash_is_equal_for_equal_rows_only():
     assert torch.equal(row_hash(rows.repeat(2, 1)), row_hash(rows).repeat(2))
 
 
-@pytest.mark.parametrize("module", [m for m in CREATORS if versions.present(m)])
-def test_every_factory_is_replaced_and_restored(module):
-    place = import_module(module)
-    stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
+def test_every_factory_is_replaced_and_restored():
+    """By name: NeMo-RL's other modules import the one of grpo."""
+    stock, estimator = getattr(grpo, FACTORY), Estimator(build("etr"))
+    places = [import_module(name) for name in CREATORS if versions.present(name)]
     with in_place(estimator):
-        create = getattr(place, FACTORY)
-        assert create(master(ESTIMATOR)) is create(master("grpo")) is estimator
-    assert getattr(place, FACTORY) is stock
+        for place in places:
+            create = getattr(place, FACTORY)
+            assert create(master(ESTIMATOR)) is create(master("grpo")) is estimator
+    assert all(getattr(place, FACTORY) is stock for place in places)
 
 
 def test_an_unpatched_trainer_refuses_the_name():
+    """So that no path can run GRPO in a method's name."""
     with pytest.raises(ValueError, match=f"Invalid adv_estimator name: {ESTIMATOR}"):
         grpo._create_advantage_estimator(master(ESTIMATOR))
 
@@ -447,3 +393,26 @@ def test_the_version_guard_names_what_changed(monkeypatch):
     monkeypatch.setattr(versions, "BOUND", (("nemo_rl.algorithms.grpo", "gone", ()),))
     with pytest.raises(ImportError, match="gone"):
         versions.check()
+
+
+@pytest.mark.parametrize("module", [grpo, grpo_sync])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("grpo", [True, False, False]), ("gdpo", [True, True, False])]
+)
+def test_a_group_is_flat_by_its_outcomes_or_by_each_part(module, name, kept, ref):
+    """Of three groups: one with sums that differ, one with parts that do, one without either."""
+    prompts = torch.tensor([[1], [1], [2], [2], [3], [3]])
+    first = torch.tensor([1.0, 0, 1, 0, 1, 1])
+    second = torch.tensor([1.0, 1, 0, 1, 1, 1])
+    names = ("reward1", "reward2") if ref == "v0.7.0" else ("reward/a", "reward/b")
+    parts = dict(zip(names, (first, second), strict=True))
+    batch = BatchedDataDict({"total_reward": first + second, **parts})
+    with in_place(Estimator(build(name))):
+        scaling = {"enabled": False}
+        batch = module.scale_rewards(
+            batch, SimpleNamespace(**scaling) if ref == "main" else scaling
+        )
+        batch["unshaped_total_reward"] = batch["total_reward"].clone()
+        shaped = batch["total_reward"] - torch.arange(6) / 10  # no two are equal
+        _, std = module.calculate_baseline_and_std_per_prompt(prompts, shaped, torch.ones(6))
+    assert (std != 0).tolist() == [k for k in kept for _ in range(2)]

@@ -12,8 +12,7 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
 from no_ray import Done
-from off_sampler import OFFSETS, off
-from plugged import METHODS, Plugged
+from plugged import METHODS, OFFSETS, Plugged, off
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
