@@ -223,6 +223,13 @@ def assert_embedded(plugged: Plugged, *metrics: str) -> list[dict[str, float]]:
 # ---- a sampler that is off
 
 OFFSETS = (0.0, 0.25, 0.75, 1.0)
+# the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut
+CORRECTIONS = {
+    "decoupled": {"rollout_is": "token", "rollout_is_threshold": 1.5}
+    | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.4_2.5"},
+    "two policies": {"bypass_mode": True, "rollout_rs": "seq_mean_k3"}
+    | {"rollout_rs_threshold": 0.55},
+}
 
 
 def off(generate: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,10 +27,9 @@ from nemo_rl.models.megatron import common
 from nemo_rl.models.policy import tq_policy
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock
 from no_ray import Actor, Done
-from plugged import METHODS, SHAPED, STEPS, UPDATES, Plugged, off
+from plugged import CORRECTIONS, METHODS, SHAPED, STEPS, UPDATES, Plugged, off
 from ray._private import ray_constants
 from rounding import rounding
-from test_grpo_train import CORRECTIONS
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import columns, megatron_worker

@@ -20,6 +20,7 @@ from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from plugged import (
     COMMON,
+    CORRECTIONS,
     METHODS,
     OTHERS,
     SHAPED,
@@ -341,15 +342,6 @@ def test_tokens_are_traced(name: str, mode: str, tmp_path: Path) -> None:
 def test_tracing_changes_no_bit(tmp_path: Path, trained: Callable[..., Plugged]) -> None:
     traced = Plugged(tmp_path, METHODS["etr"], [], traced=Traced(1, 2, 3, str)).train()
     assert torch.equal(trained("etr").weights(), traced.weights())
-
-
-# the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut
-CORRECTIONS = {
-    "decoupled": {"rollout_is": "token", "rollout_is_threshold": 1.5}
-    | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.4_2.5"},
-    "two policies": {"bypass_mode": True, "rollout_rs": "seq_mean_k3"}
-    | {"rollout_rs_threshold": 0.55},
-}
 
 
 @pytest.mark.parametrize("bypass", [False, True], ids=CORRECTIONS)
