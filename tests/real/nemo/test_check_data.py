@@ -221,7 +221,7 @@ def none(_: Run) -> None:
     """The mistake is the reward function's."""
 
 
-# the function, what else is planted, a word of the message; tests/preflight/check/data has the rules
+# the function, what else is planted, a word of the message (all: tests/preflight/check/data)
 REWARDS: dict[str, tuple[str, Mistake, str]] = {
     "another format": ("tags", none, "it pays <answer>"),
     "None": ("nothing", none, "returned None"),

@@ -12,7 +12,7 @@ from typing import Any
 import nemo_rl
 import pytest
 from hydra.utils import get_object
-from launched import launched, numbers, replaced
+from launched import launched, numbers
 
 from nemo_algos.engines.nemo import patches, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
@@ -22,7 +22,7 @@ ROOT = HERE.parents[2]
 PATCH = ROOT / "tests" / "real" / "stack" / "class_paths.patch"
 PULL = os.environ["NEMO_RL_REF"] == "3512"
 of_the_pull = pytest.mark.skipif(not PULL, reason="the patch is for #3512's tree")
-PROGRAM = "import stubs, sys; stubs.install(); import {0}; {0}.main(sys.argv[1])"
+PROGRAM = "import stubs, sys; stubs.install(); import launched; launched.{0}(sys.argv[1])"
 NEW = "class_path or advertised or estimator_metrics"  # the tests that the patch adds
 ADDED = 8
 TESTS = """import stubs, sys
@@ -59,10 +59,6 @@ def output(tree: Path, program: str, *args: Any) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_every_factory_is_replaced() -> None:
-    assert replaced() == [name for name in patches.CREATORS if versions.present(name)]
-
-
 def test_the_class_path_alone_makes_nothing() -> None:
     with pytest.raises(LookupError, match="nemo_algos"):
         get_object(ESTIMATOR)({}, {})
@@ -79,7 +75,7 @@ def test_the_patch_applies_nowhere_else(tmp_path: Path) -> None:
 def test_with_the_patch_our_run_is_the_same(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = json.loads(output(tree, PROGRAM.format("launched"), tmp_path / "theirs"))
+    theirs = json.loads(output(tree, PROGRAM.format("train_etr"), tmp_path / "theirs"))
     ours = numbers(launched(tmp_path / "ours", monkeypatch))
     assert {"loss 2", "probs_ratio_min 2", "etr/radius_positive 2", "mismatch/mean 2"} <= set(ours)
     assert ours == theirs["numbers"]
@@ -88,7 +84,7 @@ def test_with_the_patch_our_run_is_the_same(
 
 @of_the_pull
 def test_a_strangers_estimator_and_loss_train(tree: Path, tmp_path: Path) -> None:
-    runs = json.loads(output(tree, PROGRAM.format("own_method"), tmp_path))
+    runs = json.loads(output(tree, PROGRAM.format("train_own"), tmp_path))
     own = {name: value for name, value in runs["own"].items() if name.startswith("own/")}
     assert {name for name in runs["own"] if name not in own} == set(runs["stock"])
     assert own["own/scale 2"] == 1

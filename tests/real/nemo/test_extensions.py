@@ -8,13 +8,10 @@ import batches
 import nemo_batch
 import pytest
 import torch
-from cpu_run import MODES
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
-from plugged import UPDATES, Plugged
-from plugged import embedded as step_by_step
-from rounding import rounding
+from plugged import Plugged, assert_embedded
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
@@ -56,11 +53,8 @@ DRIVERS += [{"name": name} for name in BY_TURN if nemo_batch.NAMED]
 @pytest.mark.parametrize("block", EXTENDED, ids=str)
 def test_a_loss_with_terms_is_the_embedded_one(block):
     batch = batches.make(seed=3, large=False)
-    value, gradient, metrics = nemo_batch.through(build(block), *batch)
-    want = batches.run(block, batch, LossConfig())
-    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
-    assert metrics["terms/nll"] == pytest.approx(want.stats.summary()["terms/nll"], rel=1e-6)
+    value, _, metrics, summary = nemo_batch.assert_embedded(block, batch)
+    assert metrics["terms/nll"] == pytest.approx(summary["terms/nll"], rel=1e-6)
     assert metrics["loss"] == pytest.approx(float(value), rel=1e-6, abs=1e-7)
     bare = {k: v for k, v in block.items() if k != "terms"}
     without = batches.run(bare, batch, LossConfig()).value
@@ -70,13 +64,8 @@ def test_a_loss_with_terms_is_the_embedded_one(block):
 @pytest.mark.parametrize("block", DRIVERS, ids=str)
 def test_what_reads_parts_or_remembers_is_the_embedded_one(block):
     batch = batches.make(seed=3, large=False)
-    value, gradient, _ = nemo_batch.through(build(block), *batch)
-    parts = batch.rollouts.reward_parts.values()
-    named = dict(zip(("reward1", "reward2"), parts, strict=True))
-    want = batches.run(block, batches.change(batch, reward_parts=named), LossConfig())
-    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
-    assert value != 0 and gradient.any()
+    parts = dict(zip(("reward1", "reward2"), batch.rollouts.reward_parts.values(), strict=True))
+    nemo_batch.assert_embedded(block, batch, named=replace(batch.rollouts, reward_parts=parts))
 
 
 def test_a_terms_share_adds_up_over_micro_batches_packed_or_not():
@@ -267,20 +256,14 @@ def test_a_run_resumed_by_nemo_rl_remembers_to_the_bit(whole, tmp_path):
     assert forgetful.estimator.memory != whole.estimator.memory
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["etr", "gspo"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("etr", "unpacked"), ("gspo", "packed"), ("etr", "fused")]
+)
 @pytest.mark.usefixtures("in_process")
 def test_an_entropy_bonus_is_the_embedded_engines(name, mode, tmp_path):
     """Four updates of NeMo-RL's own trainer, whose loss gets entropies by our workers' way."""
     made = Plugged(tmp_path, {"name": name, "terms": ADAPTIVE}, [], mode=mode).train()
-    summaries, norms, weights = step_by_step(made, 0)
-    near = rounding(UPDATES)
-    after = torch.nn.utils.parameters_to_vector(made.proxy.models[1].parameters()).detach()
-    torch.testing.assert_close(after, weights, rtol=0, atol=near)
-    assert made.series("train", "grad_norm")[0] == pytest.approx(norms[-1], rel=10 * near)
-    for metric in ("loss", "terms/adaptive_entropy"):
-        want = sum(summary[metric] for summary in summaries) / UPDATES
-        assert made.series("train", metric)[0] == pytest.approx(want, rel=near, abs=near), metric
+    assert_embedded(made, "loss", "terms/adaptive_entropy")
     coefficients = made.series("train", "adaptive_entropy/coef")
     assert coefficients == pytest.approx([0.2, 0.25, 0.3])
 

@@ -1,6 +1,7 @@
 """Our methods as NeMo-RL's loss: golden numbers, the embedded surrogate, its own loss untouched."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,10 +11,11 @@ import batches
 import nemo_batch
 import pytest
 import torch
-from device_waits import HostReads, Waits
 from nemo_batch import METHODS
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
@@ -76,20 +78,16 @@ def test_golden_numbers_through_nemo_rl(case):
         assert max(errors) < 1e-5, errors
 
 
-@pytest.mark.parametrize("correction", [{}, TIS], ids=["plain", "tis"])
-@pytest.mark.parametrize("dual_clip", [None, 1.5], ids=["no dual clip", "dual clip"])
-@pytest.mark.parametrize("name", METHODS)
-def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
-    if dual_clip and name not in batches.PLAIN:
-        with pytest.raises(ValueError, match=r"^method: .*dual_clip"):
-            build({"name": name, "dual_clip": dual_clip})
-        return
-    method = {"name": name, "dual_clip": dual_clip}
-    batch = batches.make(seed=3, large=False)
-    value, gradient, _ = nemo_batch.through(build(method), *batch, **correction)
-    wanted = batches.run(method, batch, LossConfig(**correction))
-    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
+# of a method's block and of loss_fn what is not at its default
+CASES = [({"name": name}, config) for name in METHODS for config in ({}, TIS)]
+CASES += [
+    ({"name": n, "dual_clip": 1.5}, c) for n in batches.PLAIN if n in METHODS for c in ({}, TIS)
+]
+
+
+@pytest.mark.parametrize(("method", "config"), CASES, ids=str)
+def test_agrees_with_the_embedded_surrogate(method, config):
+    nemo_batch.assert_embedded(method, batches.make(seed=3, large=False), **config)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -121,8 +119,9 @@ def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_loss_and_metrics_add_up_over_micro_batches(name):
+    """Clips by sign are shares of that sign's tokens, as in the embedded engine."""
     algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=6, large=False)
+    rollouts, logprobs = batches.make(seed=7, large=False)
     data = nemo_batch.batch(algorithm, rollouts)
     loss = AlgorithmLoss(nemo_batch.config(), algorithm)
     value, _, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
@@ -138,15 +137,17 @@ def test_loss_and_metrics_add_up_over_micro_batches(name):
     theirs = {"sampling_importance_ratio"} if algorithm.base.method.ratio == "sequence" else set()
     for key in metrics.keys() - extrema - theirs:
         assert sum(p[1][key] for p in parts) == pytest.approx(metrics[key], rel=1e-5, abs=1e-6), key
-
-
-def test_metrics_are_those_of_the_embedded_engine():
-    batch = batches.make(seed=7, large=False)
-    _, _, metrics = nemo_batch.through(build("etr"), *batch)
-    wanted = batches.run("etr", batch, LossConfig()).stats.summary()
-    for name in ("clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
-        assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
-    assert metrics["clip/fraction"] > 0.05  # the bounds really clip here
+    collected = {key: [part[1][key] for part in parts] for key in parts[0][1]}  # as by the driver
+    got = {key: sum(values) for key, values in loss_metrics.by_sign(collected).items()}
+    want = batches.run(name, batches.Batch(rollouts, logprobs), LossConfig()).stats.summary()
+    names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
+    assert len(names) == 8 or name not in STUDIED  # some have no A < 0
+    assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}
+    assert {k: got[k] for k in names} == pytest.approx(
+        {k: want[k] for k in names}, rel=1e-5, abs=1e-9
+    )
+    if name in ("grpo", "etr", "apmpo"):
+        assert want["clip/positive_above"] > 0.05  # the bounds really clip here
 
 
 def test_approximate_entropy_is_of_the_true_logprobs():
@@ -157,31 +158,11 @@ def test_approximate_entropy_is_of_the_true_logprobs():
     assert metrics["approx_entropy"] == pytest.approx(float(-((lp - gen).exp() * lp).mean()), 1e-6)
 
 
-def test_the_loss_survives_pickling_with_its_method():
-    import ray.cloudpickle as cloudpickle
-
-    algorithm = build({"advantages": "erpo", "bounds": "etr"})
-    rollouts, logprobs = batches.make(seed=9, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    copy = cloudpickle.loads(cloudpickle.dumps(loss))
-    for a, b in zip(
-        nemo_batch.loss_and_gradient(loss, logprobs, data)[:2],
-        nemo_batch.loss_and_gradient(copy, logprobs, data)[:2],
-        strict=True,
-    ):
-        assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("name", [m for m in METHODS if m != "gpg"])
 def test_max_log_ratio_acts_and_its_metrics_say_what_acted(name):
     method = {"name": name, "max_log_ratio": 0.5}
-    batch = batches.make(seed=4, large=False, spread=1.5)
-    value, gradient, metrics = nemo_batch.through(build(method), *batch)
-    wanted = batches.run(method, batch, LossConfig())
-    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
-    summary = wanted.stats.summary()
+    batch = batches.make(seed=3, large=False, spread=1.5)
+    *_, metrics, summary = nemo_batch.assert_embedded(method, batch)
     for metric in ("ratio/mean", "ratio/clamped_tokens", "ratio/clamped_sequences", "kl/old"):
         assert metrics[metric] == pytest.approx(summary[metric], rel=1e-6), metric
     assert metrics["ratio/clamped_tokens"] > 0.3
@@ -301,6 +282,46 @@ def test_without_positions_the_loss_is_0(name):
     assert metrics["ratio/mean"] == 0 and not any(v != v for v in metrics.values())
 
 
+# ---- what makes a program wait for its device: reads of a value, shapes that depend on one
+
+READS = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2", "bincount"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts, within: what a device has to be waited for.
+
+    Reads of a value (.item(), bool(), float() and the like), boolean indexing, repeats without a
+    size, and copies to the host that are waited for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        sized = kwargs.get("output_size") is not None
+        boolean = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if name in READS or boolean or (name == "repeat_interleave" and not sized):
+            self.counts[name] += 1
+        return func(*args, **kwargs)
+
+
+class HostReads(TorchFunctionMode):
+    """Within, `counts`: reads that no dispatched operation shows on a CPU."""
+
+    METHODS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.METHODS:
+            self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def waits(loss: Any, data: Any, logprobs: torch.Tensor) -> tuple[Waits, HostReads]:
     """Of a call, up to where its result is there and the backward can be queued."""
     device, host = Waits(), HostReads()
@@ -386,29 +407,6 @@ def test_numbers_that_depend_on_the_batch_travel():
     got = columns.read(nemo_batch.batch(algorithm, rollouts), algorithm)
     want = torch.full((len(rollouts), 1), 0.1 + float(rollouts.rewards.mean()))
     torch.testing.assert_close(got.high, want)
-
-
-def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine():
-    """Micro-batch by micro-batch, as NeMo-RL's driver gets them."""
-    rollouts, logprobs = batches.make(seed=7, large=False)
-    for method in METHODS:
-        algorithm = build(method)
-        data, logprobs = nemo_batch.batch(algorithm, rollouts), logprobs.where(rollouts.mask, 0.0)
-        loss, counts = AlgorithmLoss(nemo_batch.config(), algorithm), nemo_batch.counts(data)
-        parts: dict[str, list[float]] = {}
-        for i in range(len(logprobs)):
-            for k, v in loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts)[1].items():
-                parts.setdefault(k, []).append(v)
-        got = {k: sum(v) for k, v in loss_metrics.by_sign(parts).items()}
-        batch = batches.Batch(rollouts, logprobs)
-        want = batches.run(method, batch, LossConfig()).stats.summary()
-        names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
-        assert len(names) == 8 or method not in STUDIED  # some have no A < 0
-        assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}
-        for name in names:
-            assert got[name] == pytest.approx(want[name], rel=1e-5, abs=1e-9), (method, name)
-        if method in ("grpo", "etr", "apmpo"):
-            assert want["clip/positive_above"] > 0.05
 
 
 def test_a_share_of_no_tokens_is_left_out():

@@ -114,8 +114,9 @@ def test_the_loss_is_of_the_advantages_that_nemo_rl_trains_on(name, case):
     rollouts, logprobs = batches.make(seed=2, large=False)
     estimator, advantages, data = computed(algorithm, rollouts, CASES[case])
     trained = changed(advantages, data["token_mask"], CASES[case])
-    if "penalt" in case:
-        assert not torch.equal(trained, advantages)
+    if "penalt" in case:  # of these rows alone
+        moved = (trained != advantages).any(1).nonzero()[:, 0] % 3
+        assert set(moved.tolist()) == ({0, 1} if MALFORMED in CASES[case] else {0})
     data |= {"advantages": trained, **estimator.signals_for(trained)}
     value, gradient, _ = nemo_batch.loss_and_gradient(
         AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
@@ -127,23 +128,6 @@ def test_the_loss_is_of_the_advantages_that_nemo_rl_trains_on(name, case):
     (wanted,) = torch.autograd.grad(ours, leaf)
     torch.testing.assert_close(value, ours.detach(), rtol=1e-5, atol=1e-7, check_dtype=False)
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7, check_dtype=False)
-
-
-@pytest.mark.parametrize("name", ["etr", "erpo"])
-def test_a_penalty_reaches_its_message_alone(name):
-    rollouts, logprobs = batches.make(seed=2, large=False)
-    algorithm = build(name)
-    gradients = []
-    for own in ({}, CASES["penalty"]):
-        estimator, advantages, data = computed(algorithm, rollouts, own)
-        trained = changed(advantages, data["token_mask"], own)
-        data |= {"advantages": trained, **estimator.signals_for(trained)}
-        loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-        gradients.append(nemo_batch.loss_and_gradient(loss, logprobs, data)[1])
-    moved = (gradients[0] != gradients[1]).nonzero()
-    half = (rollouts.mask.shape[1] + 1) // 2
-    assert len(moved) and {int(row) % 3 for row, _ in moved} == {0}
-    assert all(column >= half for _, column in moved.tolist())
 
 
 @pytest.mark.parametrize("case", ["clip", "penalty", "clipped penalty"])
