@@ -30,9 +30,9 @@ def master(name):
     return SimpleNamespace(grpo=both(adv_estimator=both(section)), loss_fn=nemo_batch.config())
 
 
-def computed(name="etr"):
+def computed(name="etr", **own):
     rollouts, _ = batches.make(seed=1, large=False)
-    estimator = Estimator(build(name))
+    estimator = Estimator(build(name), **own)
     estimator.entropy = rollouts.entropy
     advantages = tensor_of(
         estimator.compute_advantage(
@@ -58,20 +58,18 @@ def test_advantages_are_the_methods_own(name):
     entropy = rollouts.entropy[rollouts.mask].mean().item()
     known = {"entropy/exact": pytest.approx(entropy)}
     assert estimator.last_metrics == {**known, **wanted.metrics}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_signals_are_the_shapes_that_nemo_rl_carries_and_are_named_beforehand(name):
-    estimator, advantages, rollouts = computed(name)
     signals = estimator.signals_for(advantages)
     assert tuple(signals) == tuple(columns.names(build(name)).values())
-    for value in signals.values():
+    for value in signals.values():  # in a shape that NeMo-RL carries
         assert value.dtype == torch.float32
         assert value.shape in (rollouts.mask.shape, rollouts.mask.shape[:1])
 
 
 def test_signals_are_handed_over_once():
-    estimator, advantages, _ = computed()
+    """And a method without a memory keeps nothing in NeMo-RL's state."""
+    kept = []
+    estimator, advantages, _ = computed(keep=kept.append)
+    assert not kept and not estimator.memory
     estimator.signals_for(advantages)
     with pytest.raises(ValueError, match="already trained"):
         estimator.signals_for(advantages)
@@ -328,32 +326,6 @@ def test_an_unpatched_trainer_refuses_the_name():
     """So that no path can run GRPO in a method's name."""
     with pytest.raises(ValueError, match=f"Invalid adv_estimator name: {ESTIMATOR}"):
         grpo._create_advantage_estimator(master(ESTIMATOR))
-
-
-def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
-    estimator, advantages, _ = computed()
-    seen = {}
-
-    class Policy:
-        flag = 1
-
-        def train(self, data, loss_fn, timer=None):
-            seen.update(data)
-            return {"all_mb_metrics": {"loss": [1.0]}}
-
-    policy = Policy()
-    proxy = PolicyProxy(policy, estimator)
-    zeros, rows = torch.zeros_like(advantages), torch.ones(len(advantages))
-    logprobs = {"prev_logprobs": zeros, "generation_logprobs": zeros - 0.25}
-    masks = {"token_mask": zeros + 1, "sample_mask": rows}
-    data = BatchedDataDict({"advantages": advantages, **logprobs, **masks})
-    results = proxy.train(data, None, timer=None)
-    assert proxy.flag == 1
-    assert "nemo_algos_signal_low" in seen and "nemo_algos_signal_low" not in data
-    assert results["all_mb_metrics"]["etr/radius_positive"] == [
-        estimator.last_metrics["etr/radius_positive"]
-    ]
-    assert results["all_mb_metrics"]["mismatch/mean"] == [0.25]
 
 
 @pytest.mark.parametrize("bypass", [False, True])

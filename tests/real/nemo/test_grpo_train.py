@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 import torch
 from cpu_run import MODES, Run
-from cpu_task import Prompts
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from plugged import (
@@ -254,27 +253,6 @@ def test_dynamic_sampling_trains_whole_groups(leave_one_out: bool, tmp_path: Pat
         assert all(len(set(rewards)) > 1 for rewards in groups.values())
         rare += sum(sum(rewards) in (1, 3) for rewards in groups.values() if len(rewards) == 4)
     assert rare > 0
-
-
-def test_prompts_that_nemo_rl_cuts_do_not_train_and_end_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """math_hf_data_processor's of a prompt that is too long: few tokens, its old length, masked."""
-    whole, runs = Prompts.__getitem__, dict[int | None, Plugged]()
-    for old_length in (99, None):  # as it is, and as if it told the length of what is left
-
-        def cut(self: Prompts, index: int, old: int | None = old_length) -> dict[str, Any]:
-            datum = whole(self, index)
-            told = {"length": old or datum["length"], "loss_multiplier": 0.0}
-            return datum | (told if index % 3 == 0 else {})
-
-        monkeypatch.setattr(Prompts, "__getitem__", cut)
-        runs[old_length] = Plugged(tmp_path / str(old_length), METHODS["etr"], [])
-        runs[old_length].estimator.group_size = 4
-        runs[old_length].train()
-    masked = torch.cat([batch["sample_mask"] for batch in runs[99].proxy.batches]) == 0
-    assert 0 < masked.sum() < len(masked)
-    assert torch.equal(runs[99].run.weights(), runs[None].run.weights())
 
 
 def test_the_samplers_logprobs_reach_a_method_that_needs_them(tmp_path: Path) -> None:

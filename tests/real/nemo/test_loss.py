@@ -117,7 +117,7 @@ def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
     assert stock[2].items() <= metrics.items()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, {"name": "etr", "terms": {"nll": {}}}], ids=str)
 def test_loss_and_metrics_add_up_over_micro_batches(name):
     """Clips by sign are shares of that sign's tokens, as in the embedded engine."""
     algorithm = build(name)

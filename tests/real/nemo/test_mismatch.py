@@ -140,18 +140,6 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
         assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
 
 
-def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """One token a step, each further from the sampler than the step before."""
-    estimator = Estimator(build("grpo"))
-    proxy, mask = PolicyProxy(object(), estimator), torch.tensor([[0.0, 1.0]])
-    for step in range(1, 13):
-        logprobs = {"prev_logprobs": torch.zeros(1, 2), "generation_logprobs": 0.002 * step * mask}
-        proxy._begin_step({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
-    assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
-
-
 def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
     """Of the queue's columns and of grpo_train's batch alike; the trainer sees no column more."""
     settings, estimator = MismatchConfig(dump=2), Estimator(build({"name": "grpo"}))

@@ -124,8 +124,6 @@ NEUTRAL = {
     "grpo.num_prompts_per_step": "batch size",
     "grpo.overlong_filtering": "masks rows, which are then in no statistic",
     "grpo.reward_scaling.[st]*": "of a scaling: successes are told before it (spo: refused)",
-    "grpo.reward_scaling": "a section",
-    "grpo.reward_shaping": "a section",
     "grpo.reward_shaping.[!e]*": "of a shaping: successes are told before it (spo: refused)",
     "grpo.seed": "the sampler's and the data's order",
     "grpo.seq_logprob_error_threshold": "masks rows, which are then in no statistic",
@@ -134,10 +132,8 @@ NEUTRAL = {
     "policy.*batch_size": "NeMo-RL's sharding; nothing of ours depends on the cut",
     "policy.disable_modelopt_layer_spec": "the model's layers",
     "policy.draft*": "a draft model with a loss of its own, beside the policy's",
-    "policy.dtensor_cfg": "a section",
     "policy.dtensor_cfg.[!_]*": "layout, memory, LoRA: which parameters, and where",
     "policy.dynamic_batching*": "cuts micro-batches between sequences",
-    "policy.generation": "a section",
     "policy.generation.[!t]*": "the sampler; the monitor compares it with the trainer",
     "policy.generation.temperature": "of policy, reference and entropies alike",
     "policy.hf_config_overrides*": "the model",
@@ -146,7 +142,6 @@ NEUTRAL = {
     "policy.make_sequence_length_divisible_by": "padding, masked",
     "policy.max_grad_norm": "the optimizer",
     "policy.max_total_sequence_length": "longer prompts are masked rows",
-    "policy.megatron_cfg": "a section",
     "policy.megatron_cfg.[!um]*": "layout, precision, optimizer, memory",
     "policy.megatron_cfg.model_overrides*": "the model",
     "policy.megatron_cfg.moe_*": "experts; of losses of a router's own check warns",
@@ -160,15 +155,10 @@ NEUTRAL = {
     "policy.pretrained_checkpoint*": "the model",
     "policy.quant_*": "the model's fake quantisation, in every forward alike",
     "policy.refit_buffer_size_gb": "transport",
-    "policy.reward_model_cfg": "a section",
     "policy.reward_model_cfg.reward_model_type": "of a reward model, refused",
-    "policy.router_replay": "a section",
     "policy.scheduler*": "the optimizer",
     "policy.sequence_packing*": "cuts micro-batches between sequences, fused or not",
     "policy.tokenizer*": "the tokenizer",
-    "policy": "a section",
-    "grpo": "a section",
-    "loss_fn": "a section",
 }
 
 
@@ -178,7 +168,8 @@ def keys() -> set[str]:
     found = {*release.declared, *nemo_rls.UNDECLARED}
     for name in BASES:
         found |= set(nemo_rls._paths(release.configs[name]))  # pyright: ignore
-    return {key for key in found if key.partition(".")[0] in SECTIONS}
+    sections = {path.rpartition(".")[0] for path in found}
+    return {key for key in found - sections if key.partition(".")[0] in SECTIONS}
 
 
 def verdicts(key: str) -> list[str]:

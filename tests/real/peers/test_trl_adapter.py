@@ -71,7 +71,7 @@ def test_our_loss_is_trls(pair, model, monkeypatch):
         run.train()
         logs.append(run.state.log_history[:-1])
     rewards = [[row["reward"] for row in log if "reward" in row] for log in logs]
-    assert rewards[0] == rewards[1] and len(set(rewards[0])) > 10
+    assert rewards[0] == rewards[1] and len(set(rewards[0])) > len(rewards[0]) // 2
     losses = [torch.tensor([row["loss"] for row in log]) for log in logs]
     assert len(losses[0]) == 40 and losses[0].abs().max() > 1e-2
     torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
