@@ -49,6 +49,20 @@ def components(rollouts: Rollouts, by_turn: bool = False) -> dict[str, Tensor]:
     return {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
 
 
+def advantages_of(estimator: Estimator, rollouts: Rollouts, **changed: Any) -> Tensor:
+    """What the estimator makes of rollouts; changed: other arguments of its compute_advantage."""
+    given = {
+        "prompt_ids": rollouts.group[:, None],
+        "rewards": rollouts.rewards,
+        "mask": rollouts.mask.float(),
+        "repeated_batch": components(rollouts),
+        "logprobs_policy": rollouts.old_logprobs,
+        "logprobs_reference": rollouts.ref_logprobs,
+        "generation_logprobs": rollouts.gen_logprobs,
+    }
+    return tensor_of(estimator.compute_advantage(**given | changed))
+
+
 def batch(
     algorithm: Algorithm, rollouts: Rollouts, batch_size: int | None = None
 ) -> BatchedDataDict[Any]:
@@ -68,16 +82,14 @@ def batch(
     )
     estimator = Estimator(algorithm, batch_size=batch_size)
     estimator.entropy = None if rollouts.entropy is None else clean(rollouts.entropy)
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None].expand(-1, 3),
-            rewards=rollouts.rewards,
-            mask=mask.float(),
-            repeated_batch=components(rollouts, "turn_rewards" in algorithm.needs),
-            logprobs_policy=old,
-            logprobs_reference=ref,
-            generation_logprobs=gen,
-        )
+    advantages = advantages_of(
+        estimator,
+        rollouts,
+        mask=mask.float(),
+        repeated_batch=components(rollouts, "turn_rewards" in algorithm.needs),
+        logprobs_policy=old,
+        logprobs_reference=ref,
+        generation_logprobs=gen,
     )
     sample_mask = (rollouts.lengths > 0).to(old.dtype)
     bypass = algorithm.correction.bypass_mode  # as the policy's proxy does

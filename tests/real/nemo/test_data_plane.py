@@ -16,7 +16,6 @@ from unittest import mock
 import cpu_run
 import local_ray
 import pytest
-import ray
 import torch
 import transfer_queue
 from cpu_policy import CpuPolicy, InProcessWorkers, OneModel
@@ -28,7 +27,6 @@ from nemo_rl.models.policy import tq_policy
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock
 from no_ray import Actor, Done
 from plugged import CORRECTIONS, METHODS, SHAPED, STEPS, UPDATES, Plugged, off
-from ray._private import ray_constants
 from rounding import rounding
 
 from nemo_algos.algorithms.build import build
@@ -57,12 +55,9 @@ CASES: dict[str, tuple[dict[str, Any], str, Any, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def queue_cluster() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-        local_ray.start(num_cpus=4)
+    with local_ray.running(num_cpus=4):
         yield
         transfer_queue.close()
-        ray.shutdown()
 
 
 class Rank(OneModel):

@@ -17,7 +17,6 @@ import torch
 from commands import invoke
 from no_ray import Actor
 from omegaconf import OmegaConf
-from ray._private import ray_constants
 
 from nemo_algos import config as strict
 from nemo_algos.engines.nemo import environment
@@ -194,12 +193,9 @@ def test_what_nemo_rls_evaluation_saves_is_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # under `uv run` Ray would otherwise start the workers by `uv run` too
-    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-    local_ray.start(num_cpus=2)
-    yield
-    ray.shutdown()
+def cluster() -> Iterator[None]:
+    with local_ray.running(num_cpus=2):
+        yield
 
 
 def test_from_the_recipes_data_file_to_the_reward(

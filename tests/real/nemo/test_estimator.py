@@ -15,6 +15,7 @@ from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
+from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import Estimator, row_hash, tensor_of
@@ -34,18 +35,7 @@ def computed(name="etr", **own):
     rollouts, _ = batches.make(seed=1, large=False)
     estimator = Estimator(build(name), **own)
     estimator.entropy = rollouts.entropy
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None],
-            rewards=rollouts.rewards,
-            mask=rollouts.mask.float(),
-            repeated_batch=nemo_batch.components(rollouts),
-            logprobs_policy=rollouts.old_logprobs,
-            logprobs_reference=rollouts.ref_logprobs,
-            teacher_logprobs=None,
-            generation_logprobs=rollouts.gen_logprobs,
-        )
-    )
+    advantages = nemo_batch.advantages_of(estimator, rollouts, teacher_logprobs=None)
     return estimator, advantages, rollouts
 
 
@@ -107,11 +97,10 @@ def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them
         for i, row in enumerate(gen)
     ]
 
-    def gaps(**arguments):
+    def gaps(**given):
         estimator = Estimator(build("opsm"))
-        rest = (rollouts.group[:, None], rollouts.rewards, mask.float())
-        arguments["logprobs_policy"] = rollouts.old_logprobs
-        return estimator.signals_for(tensor_of(estimator.compute_advantage(*rest, **arguments)))
+        given = {"generation_logprobs": None, "repeated_batch": {}, "mask": mask.float(), **given}
+        return estimator.signals_for(nemo_batch.advantages_of(estimator, rollouts, **given))
 
     (passed,), (read,) = (
         gaps(**given).values()
@@ -268,22 +257,13 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
     tokens, old = torch.ones(16, 6), -torch.rand(16, 6, generator=rng)
     entropy, ref = torch.rand(16, 6, generator=rng), old - 0.1 * torch.rand(16, 6, generator=rng)
 
+    whole = Rollouts(labels, rewards, tokens > 0, old, ref, entropy, gen_logprobs=old)
+
     def loss_of(rows):
         estimator = Estimator(build(name), 4)
         estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
-        sample = kept[rows].float()
-        mask = tokens[rows] * sample[:, None]
-        advantages = tensor_of(
-            estimator.compute_advantage(
-                labels[rows][:, None],
-                rewards[rows],
-                mask,
-                {},
-                old[rows],
-                ref[rows],
-                generation_logprobs=old[rows],
-            )
-        )
+        sample, mask = kept[rows].float(), tokens[rows] * kept[rows, None]
+        advantages = nemo_batch.advantages_of(estimator, whole[rows], mask=mask, repeated_batch={})
         logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
         masks = {"token_mask": tokens[rows], "sample_mask": sample}
         data = {"advantages": advantages, **logprobs, **masks, **estimator.signals_for(advantages)}

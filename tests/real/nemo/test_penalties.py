@@ -21,7 +21,7 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Component
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
+from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import FACTORY, in_place
 
@@ -87,15 +87,13 @@ def computed(algorithm: Algorithm, rollouts: Rollouts, own: dict[str, float]) ->
         assert getattr(grpo, FACTORY)(master(own)) is estimator
     data = nemo_batch.batch(algorithm, rollouts)
     estimator.entropy = nemo_batch.shifted(rollouts.entropy)
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None],
-            rewards=rollouts.rewards,
-            mask=data["token_mask"],
-            logprobs_policy=data["prev_logprobs"],
-            logprobs_reference=data["reference_policy_logprobs"],
-            generation_logprobs=data["generation_logprobs"],
-        )
+    advantages = nemo_batch.advantages_of(
+        estimator,
+        rollouts,
+        mask=data["token_mask"],
+        logprobs_policy=data["prev_logprobs"],
+        logprobs_reference=data["reference_policy_logprobs"],
+        generation_logprobs=data["generation_logprobs"],
     )
     return estimator, advantages, data
 
