@@ -153,6 +153,7 @@ THOUGHTLESS = CHAT.replace("m['content']", "m['content'].split('</think>')[-1]")
 BOS = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "bos_token": "<s>"}
 TEMPLATE, READER = "policy.tokenizer.chat_template", "policy.tokenizer.name"
 STOPS, PROMPT_FILE = "policy.generation.stop_token_ids", "data.default.prompt_file"
+FILE, ABSENT = "data.train.data_path", "data.train={dataset_name: OpenMathInstruct-2}"
 # what is planted: how, the outcome and the stage, the key, a word of the message
 PLANTED: dict[str, tuple[Mistake, str, str, str]] = {
     "numbers for answers": (numbers, "failed data", "data.train", "row 1 "),
@@ -173,30 +174,10 @@ PLANTED: dict[str, tuple[Mistake, str, str, str]] = {
     "{} in the box": (of(prompt="Into \\boxed{}."), "failed data", PROMPT_FILE, "boxed{}"),
     "a stop id outside": (with_key(f"{STOPS}=[2,260]"), "failed tokenizer", STOPS, "260"),
     "another stop": (with_key(f"{STOPS}=[0]"), "warning tokenizer", STOPS, "<|im_end|>"),
-    "no such file": (
-        with_key("data.train.data_path=nowhere.jsonl"),
-        "unchecked data",
-        "data.train",
-        "64 sums",
-    ),
-    "no such prompt file": (
-        with_key(f"{PROMPT_FILE}=nowhere.txt"),
-        "failed data",
-        "data.train",
-        "nowhere.txt",
-    ),
-    "not in the cache": (
-        with_key("data.train={dataset_name: OpenMathInstruct-2}"),
-        "unchecked data",
-        "data.train",
-        "HF_HOME",
-    ),
-    "no such tokenizer": (
-        with_key(f"{READER}=nobody/nothing"),
-        "unchecked tokenizer",
-        READER,
-        "nobody/nothing",
-    ),
+    "no such file": (with_key(f"{FILE}=none.jsonl"), "unchecked data", "data.train", "64 sums"),
+    "no such prompt file": (with_key(f"{PROMPT_FILE}=x.txt"), "failed data", "data.train", "x.txt"),
+    "not in the cache": (with_key(ABSENT), "unchecked data", "data.train", "HF_HOME"),
+    "no such tokenizer": (with_key(f"{READER}=no/one"), "unchecked tokenizer", READER, "no/one"),
 }
 
 

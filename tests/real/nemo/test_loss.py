@@ -102,19 +102,26 @@ def test_the_kl_penalty_has_the_same_value_and_another_gradient(name):
 PENALTY = {"reference_policy_kl_penalty": 0.05}
 
 
+@pytest.mark.parametrize("jump", [0, 30])
 @pytest.mark.parametrize(
     ("name", "extra"),
     [*product(STOCK, ({}, PENALTY)), ("grpo", TIS)],  # gspo's weights are ours
     ids=str,
 )
-def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
+def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra, jump):
+    """Also at |l| up to 30: NeMo-RL's loss clamps no ratio, and our metrics say so."""
     algorithm = build(name)
-    batch = batches.make(seed=5, large=False, dtype=torch.float32)
-    data = nemo_batch.batch(algorithm, batch.rollouts)
-    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), batch.logprobs, data)
-    value, gradient, metrics = nemo_batch.through(algorithm, *batch, **extra)
+    rollouts, logprobs = batches.make(seed=5, large=False, dtype=torch.float32)
+    logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + jump, logprobs)
+    data = nemo_batch.batch(algorithm, rollouts)
+    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), logprobs, data)
+    value, gradient, metrics = nemo_batch.through(algorithm, rollouts, logprobs, **extra)
     assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
     assert stock[2].items() <= metrics.items()
+    assert metrics["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
+    assert metrics["ratio/clamped_tokens"] == metrics["ratio/clamped_sequences"] == 0
+    if jump:
+        assert metrics["kl/old"] > 1e8 and 0 < metrics["kl/old_sequence"] < 1e11
 
 
 @pytest.mark.parametrize("name", [*METHODS, {"name": "etr", "terms": {"nll": {}}}], ids=str)
@@ -167,22 +174,6 @@ def test_max_log_ratio_acts_and_its_metrics_say_what_acted(name):
         assert metrics[metric] == pytest.approx(summary[metric], rel=1e-6), metric
     assert metrics["ratio/clamped_tokens"] > 0.3
     assert metrics["probs_ratio"] == pytest.approx(summary["ratio/mean"], rel=1e-6)
-
-
-@pytest.mark.parametrize("name", STOCK)
-def test_where_nothing_is_clamped_the_metrics_say_so(name):
-    """NeMo-RL's own loss at |l| up to 30: its ratio, and no token at a clamp."""
-    algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=4, large=False)
-    logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + 30, logprobs)
-    data = nemo_batch.batch(algorithm, rollouts)
-    stock = nemo_batch.loss_and_gradient(stock_of(algorithm), logprobs, data)
-    value, gradient, metrics = nemo_batch.through(algorithm, rollouts, logprobs)
-    assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
-    assert stock[2].items() <= metrics.items()
-    assert metrics["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
-    assert metrics["ratio/clamped_tokens"] == metrics["ratio/clamped_sequences"] == 0
-    assert metrics["kl/old"] > 1e8 and 0 < metrics["kl/old_sequence"] < 1e11
 
 
 FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no numbers

@@ -23,8 +23,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from says import Says
 from trl import GRPOConfig, GRPOTrainer
-from trl_model import one_thread, saved  # noqa: F401
-from trl_runs import GROUP, settings, trainer, trajectory
+from trl_runs import GROUP, one_thread, saved, settings, trainer, trajectory  # noqa: F401
 
 from nemo_algos import ConfigError, build
 from nemo_algos.algorithms import core

@@ -307,40 +307,6 @@ def test_trls_own_defaults(seed: int) -> None:
     assert max(difference(ours(method, data, 0.0)[0], want)) < 1e-12
 
 
-# ---- departures from the papers
-
-
-def test_verls_dppo_has_another_cap_and_one_threshold_for_both() -> None:
-    """Its actor's clip_ratio_c of 3 and clip_ratio of .2; the paper has 20, and .05 for KL."""
-    stock = verl_peer.actor()
-    assert (stock.clip_ratio_c, stock.clip_ratio) == (3.0, 0.2)
-    data = batch(0, CASES[0])
-    old = data.rollouts.old_logprobs
-    spread = Batch(data.rollouts, (old + 3 * (data.logprobs - old)).clamp(max=-1e-3))
-    for kind in ("tv", "kl"):
-        loss = partial(verl_loss, spread, name=f"dppo_{kind}", dual_clip=3.0)
-        want = differentiate(loss, spread.logprobs)
-        reproduced = {"name": f"dppo_{kind}", "low": 0.2, "high": 0.2, "cap": 3.0}
-        assert max(difference(ours(reproduced, spread, 0.0)[0], want)) < TOLERANCE
-        assert difference(ours({"name": f"dppo_{kind}"}, spread, 0.0)[0], want)[1] > 1e-4
-
-
-def test_a_group_of_one_is_its_reward_in_verl_and_silent_here() -> None:
-    data = batch(0, CASES[0])
-    alone = data.rollouts[:1]
-    for name, estimator in (("rloo", "rloo"), ("opo", "opo")):
-        A = verl_peer.advantages(estimator, alone.rewards + 2, alone.mask, [0])
-        assert float(A.max()) == float(alone.rewards) + 2
-        assert (build(name).signals(alone).advantages == 0).all()
-
-
-def test_swifts_fipo_counts_the_positions_of_a_hole() -> None:
-    case = Case({"name": "fipo"}, "", swift_fipo)
-    data = batch(0, case)
-    want = differentiate(partial(swift_fipo, data), data.logprobs)
-    assert difference(ours(case.method, data, 0.0)[0], want)[1] > 1e-6
-
-
 # ---- GDPO: the lines of TRL's normalize_then_sum, taken out of its trainer as they stand
 
 BRANCH = 'elif self.multi_objective_aggregation == "normalize_then_sum":'
