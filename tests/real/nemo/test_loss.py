@@ -188,11 +188,8 @@ FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no 
 }
 
 
-def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> batches.Batch:
-    """A flat group, then one with a signal.
-
-    far: log pi and log pi_old of a token of these rows, None: of an ordinary one.
-    """
+def two_groups(far: tuple[float, float], rows: slice) -> batches.Batch:
+    """A flat group, then one with a signal; far: log pi and log pi_old of a token of these rows."""
     rng = torch.Generator().manual_seed(0)
     old = -torch.rand(8, 5, generator=rng) - 0.5
     logprobs = old + 0.3 * torch.randn(8, 5, generator=rng)
@@ -201,23 +198,18 @@ def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> bat
         group=torch.arange(8) // 4,
         rewards=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0]),
         mask=torch.ones(8, 5, dtype=torch.bool),
-        old_logprobs=old.to(dtype),
-        ref_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
-        entropy=torch.rand(8, 5, generator=rng).to(dtype),
-        gen_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
+        old_logprobs=old,
+        ref_logprobs=torch.full((8, 5), -1.0),
+        entropy=torch.rand(8, 5, generator=rng),
+        gen_logprobs=torch.full((8, 5), -1.0),
     )
-    return batches.Batch(rollouts, logprobs.to(dtype))
+    return batches.Batch(rollouts, logprobs)
 
 
-def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
-    """The loss of rollouts that the driver saw without what is far.
-
-    ERPO refuses log-probs that are not finite there.
-    """
-    algorithm = build(name)
-    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
+def through_nemo(loss: ClippedPGLossFn, name: str, batch: batches.Batch) -> Any:
+    """A loss of rollouts that the driver saw without what is far, which ERPO refuses there."""
+    data = nemo_batch.batch(build(name), two_groups((-1.0, -1.0), slice(0)).rollouts)
     data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
-    loss = AlgorithmLoss(nemo_batch.config(**config), algorithm)
     return nemo_batch.loss_and_gradient(loss, batch.logprobs, data)
 
 
@@ -229,13 +221,13 @@ def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
 def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
     """Also beyond float32's exp: value and gradient, and the other group is as it was."""
     flat = slice(0, 4)
-    config = {"reference_policy_kl_penalty": kl, **TIS}
-    batch = two_groups(FAR[far], flat, torch.float32)
-    value, gradient, _ = through_nemo(name, batch, **config)
-    plain = two_groups((FAR[far][0], FAR[far][0]), flat, torch.float32)
+    config = nemo_batch.config(reference_policy_kl_penalty=kl, **TIS)
+    loss = AlgorithmLoss(config, build(name))
+    value, gradient, _ = through_nemo(loss, name, two_groups(FAR[far], flat))
+    plain = two_groups((FAR[far][0], FAR[far][0]), flat)
     plain.logprobs.nan_to_num_(0.0, 0.0, 0.0)
     plain.rollouts.old_logprobs.nan_to_num_(0.0, 0.0, 0.0)
-    wanted, wanted_gradient, _ = through_nemo(name, plain, **config)
+    wanted, wanted_gradient, _ = through_nemo(loss, name, plain)
     assert value == wanted and torch.equal(gradient, wanted_gradient)
     assert bool((gradient[flat] == 0).all()) == (kl == 0) and (gradient[4:] != 0).any()
 
@@ -245,16 +237,12 @@ def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in SPARSE])
 def test_elsewhere_what_is_not_finite_shows(name, rows, far):
     """The clamp would make 20 of an infinite log-ratio. GRPO and GSPO are NeMo-RL's own."""
-    batch = two_groups(FAR[far], rows, torch.float32)
-    value, gradient, _ = through_nemo(name, batch)
+    batch, algorithm = two_groups(FAR[far], rows), build(name)
+    value, gradient, _ = through_nemo(AlgorithmLoss(nemo_batch.config(), algorithm), name, batch)
     if name not in STOCK:
         assert value.isnan() and gradient[rows].isnan().any()
         return
-    algorithm = build(name)
-    stock = stock_of(algorithm)
-    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
-    data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
-    theirs = nemo_batch.loss_and_gradient(stock, batch.logprobs, data)
+    theirs = through_nemo(stock_of(algorithm), name, batch)
     torch.testing.assert_close((value, gradient), theirs[:2], rtol=0, atol=0, equal_nan=True)
 
 

@@ -249,37 +249,40 @@ def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
     assert read - refused == {"max_completion_length", *judged}  # of sampling, too
 
 
-def test_what_trl_cannot_give(model):
-    spo = build({"name": "spo", "terms": {"adaptive_entropy": {}}})
-    assert [str(finding) for finding in adapter.misfits(spo, settings(model))] == [
-        Says("method: spo+adaptive_entropy drift prompt TRL")
-    ]
-    uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
-    assert found(model, **uneven) == {
-        "args.steps_per_generation": Says("gradient_accumulation_steps")
-    }
-    assert found(model, use_vllm=True) == {
-        "args.vllm_importance_sampling_correction": Says(
-            "False loss_fn.use_importance_sampling_correction"
-        )
-    }
-
-
-CORRECTED = {"use_importance_sampling_correction": True}
+WEIGHTS = "loss_fn.use_importance_sampling_correction"
+CORRECTION = {"loss_fn": {"use_importance_sampling_correction": True}}
 OURS = {"use_vllm": True, "vllm_importance_sampling_correction": False}
+CUTS = [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}]
+LACKING = [  # what is asked for, the key, words of the message
+    ({"method": {"name": "opd"}}, "method", "teacher"),
+    (
+        {"use_vllm": True},
+        f"args.{adapter.CORRECTION}",
+        "False loss_fn.use_importance_sampling_correction",
+    ),
+    (
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
+        "args.steps_per_generation",
+        "gradient_accumulation_steps",
+    ),
+    (CORRECTION, WEIGHTS, "rollout_func"),
+    *((CORRECTION | OURS | cut, f"args.{next(iter(cut))}", "") for cut in CUTS),
+]
 
 
-def test_a_correction_needs_the_samplers_log_probs(model):
-    key = "loss_fn.use_importance_sampling_correction"
-    assert "rollout_func" in found(model, loss_fn=CORRECTED)[key]
-    unrefused(model, loss_fn=CORRECTED, sampled=True)
-    unrefused(model, loss_fn=CORRECTED, **OURS)
+@pytest.mark.parametrize(("asked", "key", "words"), LACKING, ids=str)
+def test_what_trl_cannot_give_is_refused(model, asked, key, words):
+    assert found(model, **asked) == {key: Says(words)}
 
 
-@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}], ids=str)
-def test_a_cut_distribution_is_no_weight(model, cut):
-    assert f"args.{next(iter(cut))}" in found(model, loss_fn=CORRECTED, **OURS, **cut)
-    unrefused(model, **OURS, **cut)
+def test_what_it_can_give_is_not(model):
+    spo = build({"name": "spo", "terms": {"adaptive_entropy": {}}})
+    (finding,) = adapter.misfits(spo, settings(model))
+    assert str(finding) == Says("method: spo+adaptive_entropy drift prompt TRL")
+    unrefused(model, **CORRECTION, sampled=True)
+    for cut in ({}, *CUTS):
+        unrefused(model, **OURS, **cut)
+    unrefused(model, **CORRECTION, **OURS)
 
 
 def test_dr_grpo_divides_by_trls_limit(model):
@@ -288,10 +291,6 @@ def test_dr_grpo_divides_by_trls_limit(model):
         for own in ({}, {"max_tokens": 77})
     ]
     assert found == [settings(model).max_completion_length, 77]
-
-
-def test_a_method_that_needs_a_teacher_is_refused(model):
-    assert "teacher" in found(model, {"name": "opd"})["method"]
 
 
 def test_wrong_blocks_and_wrong_settings_are_told_at_once(model):
