@@ -146,17 +146,12 @@ def derived(run: Run, algorithm: Any) -> None:
     run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
 
 
-def token_logprobs(model: Any, ids: Tensor) -> Tensor:
-    """[B,S], 0 at the first position: a dense forward and a log-softmax."""
+def scored(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probs, and entropies of what the tokens were drawn from; [B,S] each, 0 at the first."""
     scores = model(ids).logits[:, :-1].float().log_softmax(-1)
     chosen = scores.gather(-1, ids[:, 1:, None])[..., 0]
-    return torch.nn.functional.pad(chosen, (1, 0))
-
-
-def token_entropies(model: Any, ids: Tensor) -> Tensor:
-    """Likewise, of the distributions that the tokens were drawn from."""
-    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
-    return torch.nn.functional.pad(-(scores.exp() * scores).sum(-1), (1, 0))
+    entropy = -(scores.exp() * scores).sum(-1)
+    return torch.nn.functional.pad(chosen, (1, 0)), torch.nn.functional.pad(entropy, (1, 0))
 
 
 def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
@@ -194,8 +189,7 @@ def embedded(
         rows = slice(start, start + 4)
         optimizer.zero_grad()
         part = rollouts[rows]
-        logprobs = token_logprobs(model, batch["input_ids"][rows])
-        entropy = token_entropies(model, batch["input_ids"][rows])
+        logprobs, entropy = scored(model, batch["input_ids"][rows])
         given = part, signals[rows], Counts.of(part.mask), LossConfig(), entropy
         loss = policy_loss(plugged.algorithm, logprobs, *given)
         loss.value.backward()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from nemo_rl.algorithms import async_utils, grpo
 from no_ray import Actor, Done
-from plugged import METHODS, STEPS, Plugged, rollouts_of, token_logprobs
+from plugged import METHODS, STEPS, Plugged, rollouts_of, scored
 
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
@@ -102,7 +102,7 @@ def test_trains_off_policy_with_our_signals(
         rollouts, _ = plugged.algorithm.correct(given)
         loss = policy_loss(
             plugged.algorithm,
-            token_logprobs(plugged.proxy.models[step], batch["input_ids"]),
+            scored(plugged.proxy.models[step], batch["input_ids"])[0],
             rollouts,
             plugged.algorithm.signals(rollouts, {}),
             Counts.of(rollouts.mask),

@@ -30,7 +30,7 @@ from plugged import (
     embedded,
     off,
     rollouts_of,
-    token_logprobs,
+    scored,
 )
 from rounding import rounding
 
@@ -165,17 +165,16 @@ def test_entropies_are_those_of_the_models_logits(
     for batch, model, call in zip(
         plugged.proxy.batches, plugged.proxy.models, plugged.estimator.calls, strict=True
     ):
-        scores = model(batch["input_ids"]).logits.log_softmax(-1)
-        dense = torch.nn.functional.pad(-(scores.exp() * scores).sum(-1)[:, :-1], (1, 0)).detach()
+        dense = scored(model, batch["input_ids"])[1].detach()
         columns = torch.arange(dense.shape[1])
         valid = (columns < batch["input_lengths"][:, None]) & (columns > 0)
         assert valid.sum() > 100 and dense[valid].std() > 0.05
-        torch.testing.assert_close(call["entropy"][valid], dense[valid], rtol=0, atol=2e-5)
+        torch.testing.assert_close(call["entropy"][valid].float(), dense[valid], rtol=0, atol=2e-5)
         assert (call["entropy"][:, 0] == 0).all()
         # ERPO's reference is the first model, its old policy the one that sampled
         reference = plugged.proxy.models[0]
         for key, of in (("logprobs_policy", model), ("logprobs_reference", reference)):
-            wanted = token_logprobs(of, batch["input_ids"]).detach()
+            wanted = scored(of, batch["input_ids"])[0].detach()
             torch.testing.assert_close(call[key][valid], wanted[valid], rtol=0, atol=2e-5)
 
 
@@ -293,7 +292,7 @@ def test_tokens_are_traced(name: str, mode: str, tmp_path: Path) -> None:
     last = plugged.run.policy.workers.model.model
     after = [*plugged.proxy.models[1:], last]
     for step, (batch, _, call) in enumerate(steps):
-        new = token_logprobs(after[step], batch["input_ids"]).detach()
+        new = scored(after[step], batch["input_ids"])[0].detach()
         seen = dict.fromkeys(tuple(p) for p in call["prompt_ids"].tolist())
         first = [*seen][:2]
         shown = [

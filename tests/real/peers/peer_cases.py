@@ -74,16 +74,21 @@ def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
 
 
 def ours(
-    method: dict[str, Any], data: Batch, kl_coef: float, **kl: Any
+    method: dict[str, Any],
+    data: Batch,
+    kl_coef: float = 0.0,
+    correction: dict[str, Any] | None = None,
+    **kl: Any,
 ) -> tuple[Result, dict[str, Tensor]]:
     """Loss and gradient, and the sums of the statistics."""
-    algorithm = build(method)
-    signals = algorithm.signals(data.rollouts)
+    algorithm = build(method, correction)
+    rollouts, _ = algorithm.correct(data.rollouts)
+    signals = algorithm.signals(rollouts)
     config = LossConfig(reference_policy_kl_penalty=kl_coef, **kl)
-    counts, sums = Counts.of(data.rollouts.mask), {}
+    counts, sums = Counts.of(rollouts.mask), {}
 
     def loss(logprobs: Tensor) -> Tensor:
-        value, stats = policy_loss(algorithm, logprobs, data.rollouts, signals, counts, config)
+        value, stats = policy_loss(algorithm, logprobs, rollouts, signals, counts, config)
         sums.update(stats.sums)
         return value
 

@@ -7,15 +7,13 @@ import inspect
 import pytest
 import torch
 import verl_peer
-from peer_cases import differentiate
+from peer_cases import Batch, differentiate, ours
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import rollout_corr_helper as verl_corr
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.correction import OPTIONS, PRESETS, CorrectionConfig, correct
-from nemo_algos.algorithms.extensions.loss_config import LossConfig
-from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 
 FIELDS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
@@ -58,13 +56,13 @@ def by_verl(batch, config):
     return proto and proto.batch["rollout_is_weights"], mask.bool()
 
 
-def same(batch, ours, config, tolerance):
+def same(batch, own, config, tolerance):
     weights, mask = by_verl(batch, config)
-    got, _ = correct(ours, batch)
+    got, _ = correct(own, batch)
     assert torch.equal(got.mask, mask)
-    own = got.rollout_is_weights.where(batch.mask, 0.0)
+    weighed = got.rollout_is_weights.where(batch.mask, 0.0)
     torch.testing.assert_close(
-        own, batch.mask.double() if weights is None else weights, **tolerance
+        weighed, batch.mask.double() if weights is None else weights, **tolerance
     )
     return got
 
@@ -119,8 +117,8 @@ def test_batch_normalisation(level, threshold):
     assert not torch.equal(plain.rollout_is_weights, got.rollout_is_weights)
 
 
-def agree(ours, theirs, logprobs, mean):
-    got, want = (differentiate(loss, logprobs) for loss in (ours, theirs))
+def agree(got, theirs, logprobs, mean):
+    want = differentiate(theirs, logprobs)
     torch.testing.assert_close(got, want, **(EXACT if mean == "token" else NEARLY))
     assert got.grad.abs().max() > 0
 
@@ -163,11 +161,8 @@ def test_loss_and_gradient_decoupled(name, verls, method):
         penalty = verl_peer.k3_kl(logprobs, batch.ref_logprobs, mask, aggregation=algorithm.mean)
         return loss + 0.01 * penalty
 
-    def own(logprobs):
-        counts, config = Counts.of(corrected.mask), LossConfig(reference_policy_kl_penalty=0.01)
-        return policy_loss(algorithm, logprobs, corrected, signals, counts, config).value
-
-    agree(own, theirs, logprobs, algorithm.mean)
+    got, _ = ours(method, Batch(batch, logprobs), 0.01, {"preset": name})
+    agree(got, theirs, logprobs, algorithm.mean)
 
 
 @pytest.mark.parametrize(
@@ -193,10 +188,8 @@ def test_loss_and_gradient_with_old_as_the_sampler(name, mean):
     logprobs = batch.old_logprobs + 1e-5 * (current(batch) - batch.old_logprobs)
 
     def theirs(logprobs):
-        given = (batch.gen_logprobs, logprobs, signals.advantages, batch.mask)
-        return verl_peer.loss("bypass_mode", *given, **settings)
+        args = (batch.gen_logprobs, logprobs, signals.advantages, batch.mask)
+        return verl_peer.loss("bypass_mode", *args, **settings)
 
-    def ours(logprobs):
-        return policy_loss(algorithm, logprobs, corrected, signals, counts).value
-
-    agree(ours, theirs, logprobs, mean)
+    got, _ = ours(method, Batch(batch, logprobs), correction=given)
+    agree(got, theirs, logprobs, mean)

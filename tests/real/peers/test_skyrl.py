@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from frameworks_by_source import Off
-from peer_cases import SEEDS, Batch, Result, batch, differentiate
+from peer_cases import SEEDS, Batch, Result, batch, differentiate, ours
 from sources import NEWER, take
 from torch import Tensor
 
-from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
-from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.engines.local.sampling import support
 
 FOLDER = "skyrl/backends/skyrl_train/utils"
@@ -99,16 +96,6 @@ def theirs(case: Case, data: Batch, advantages: Tensor, exponent: torch.dtype) -
     )
 
 
-def ours(algorithm: Algorithm, data: Batch) -> Result:
-    rollouts, _ = algorithm.correct(data.rollouts)
-    signals, counts = algorithm.signals(rollouts), Counts.of(rollouts.mask)
-
-    def loss(logprobs: Tensor) -> Tensor:
-        return policy_loss(algorithm, logprobs, rollouts, signals, counts).value
-
-    return differentiate(loss, data.logprobs)
-
-
 def close(got: Tensor, want: Tensor, tolerance: float) -> None:
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))
 
@@ -118,8 +105,9 @@ def close(got: Tensor, want: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_loss_and_gradient(case: Case, seed: int, exponent: torch.dtype) -> None:
     data = made(seed)
-    algorithm = build(case.method, {"bypass_mode": True, **(case.correction or {})})
-    got = ours(algorithm, data)
+    correction = {"bypass_mode": True, **(case.correction or {})}
+    algorithm = build(case.method, correction)
+    got, _ = ours(case.method, data, correction=correction)
     advantages = algorithm.signals(algorithm.correct(data.rollouts)[0]).advantages
     want = theirs(case, data, advantages, exponent)
     close(got.grad, want.grad, TOLERANCE[exponent])
