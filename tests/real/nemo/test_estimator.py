@@ -85,32 +85,6 @@ def test_a_row_that_stands_in_for_a_response_is_of_no_group():
     assert not torch.allclose(with_it[3:5], without[3:5])
 
 
-def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them():
-    """NeMo-RL's grpo_train; rows are of unequal length there, and padded to the batch's."""
-    rollouts, _ = batches.make(seed=1, large=False)
-    assert rollouts.gen_logprobs is not None
-    cut = rollouts.mask.shape[1] - 2
-    keep = (torch.arange(cut + 2) < cut) | (torch.arange(len(rollouts)) > 3)[:, None]
-    mask, gen = rollouts.mask & keep, rollouts.gen_logprobs.where(rollouts.mask & keep, 0.0)
-    logs = [
-        [{"generation_logprobs": row[:4]}, {"generation_logprobs": row[4 : cut + 2 * (i > 3)]}]
-        for i, row in enumerate(gen)
-    ]
-
-    def gaps(**given):
-        estimator = Estimator(build("opsm"))
-        given = {"generation_logprobs": None, "repeated_batch": {}, "mask": mask.float(), **given}
-        return estimator.signals_for(nemo_batch.advantages_of(estimator, rollouts, **given))
-
-    (passed,), (read,) = (
-        gaps(**given).values()
-        for given in ({"generation_logprobs": gen}, {"repeated_batch": {"message_log": logs}})
-    )
-    assert passed.abs().max() > 0.01 and torch.equal(passed, read)
-    with pytest.raises(ValueError, match="opsm needs gen_logprobs"):
-        gaps(repeated_batch={})
-
-
 def some_arguments(**others):
     zeros = torch.zeros(2, 3)
     known = {"prompt_ids": zeros, "rewards": zeros[:, 0], "mask": zeros + 1, "repeated_batch": {}}
