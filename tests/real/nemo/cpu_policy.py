@@ -12,6 +12,8 @@ rank and call, as Ray does.
 import copy
 import os
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,16 +22,43 @@ from unittest import mock
 import ray
 import stubs
 import torch
-from cpu_model import MegatronShape
 from nemo_rl.algorithms.logits_sampling_utils import TrainingSamplingParams
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.megatron import data as megatron_data
 from nemo_rl.models.megatron import train as megatron_train
 from nemo_rl.models.policy import lm_policy
 from no_ray import Done
-from transformers import LlamaForCausalLM
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaConfig, LlamaForCausalLM
 
 Shards = list[BatchedDataDict]
+
+
+def tiny_llama(vocabulary: int, seed: int = 0, scale: float = 0.3) -> LlamaForCausalLM:
+    """In float64, so that no drawn token and no clipped ratio hangs on a kernel's rounding."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": scale}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads)).double().eval()
+
+
+class MegatronShape(torch.nn.Module):
+    """A Hugging Face model called as Megatron's: logits of [B, S], or of one packed row [1, T]."""
+
+    config = SimpleNamespace(fine_grained_activation_offloading=False)
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, packed_seq_params: Any = None, **_: Any) -> Tensor:
+        if packed_seq_params is None:
+            return self.model(input_ids).logits
+        lengths = packed_seq_params.cu_seqlens_q_padded.diff().tolist()
+        rows = pad_sequence(input_ids[0].split(lengths), batch_first=True)
+        logits = self.model(rows).logits  # causal: the padding at a row's end changes nothing
+        return torch.cat([row[:n] for row, n in zip(logits, lengths, strict=True)])[None]
 
 
 class InProcessWorkers:
@@ -185,3 +214,24 @@ class CpuPolicy(lm_policy.Policy):
         arch = {"TORCH_CUDA_ARCH_LIST": "9.0"}
         with mock.patch.multiple(lm_policy, **replaced), mock.patch.dict(os.environ, arch):
             super().__init__(cluster, config, tokenizer)
+
+
+class OneModel:
+    """For a worker of NeMo-RL's: the model of these workers, not one that a GPU loads."""
+
+    def __init__(self, workers: Any) -> None:
+        self.model, self.reference = workers.model, workers.reference
+        self.cfg, self.sampling_params = workers.cfg, workers.sampling
+        self.megatron_cfg = SimpleNamespace(model=SimpleNamespace(vocab_size=64))
+        self.mcore_state = SimpleNamespace(straggler_timer=None)
+        self.timer = SimpleNamespace(start=lambda _: None, stop=lambda _: None)
+        self.media_placeholder_token_id = None
+        self.delegate_pack_to_model = self.delegate_mtp_loss_mask_to_model = False
+        self.model_slices_context_parallel_inputs = False
+        self._router_replay_enabled = self.defer_fp32_logits = False
+
+    @contextmanager
+    def use_reference_model(self) -> Iterator[None]:
+        self.model, self.reference = self.reference, self.model
+        yield
+        self.model, self.reference = self.reference, self.model

@@ -18,8 +18,7 @@ from typing import Any
 import nemo_rl
 import torch
 from cpu_generation import CpuGeneration
-from cpu_model import tiny_llama
-from cpu_policy import CpuPolicy
+from cpu_policy import CpuPolicy, tiny_llama
 from cpu_task import STOPS, VOCABULARY, OddTokens, Prompts, tokenizer
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.loss import ClippedPGLossFn

@@ -1,6 +1,7 @@
 """Two steps of ETR through our launcher, from what NeMo-RL's `setup` returns.
 
-Workers and generation are cpu_run's, the rest is NeMo-RL's.
+Workers and generation are cpu_run's, the rest is NeMo-RL's. `main` is for a process of
+its own, with a NeMo-RL that class_paths.patch has changed.
 """
 
 import functools

@@ -1,9 +1,13 @@
 """A Ray of this machine alone, started however busy the machine is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import pytest
 import ray
+from ray._private import ray_constants
 
 ATTEMPTS = 20
 
@@ -21,3 +25,15 @@ def start(**settings: Any) -> None:
                 left.kill()
             if "timed out during startup" not in str(error) or attempt == ATTEMPTS:
                 raise
+
+
+@contextmanager
+def running(**settings: Any) -> Iterator[None]:
+    """Within: one whose workers start by themselves; under `uv run` Ray would start them by it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
+        start(**settings)
+        try:
+            yield
+        finally:
+            ray.shutdown()

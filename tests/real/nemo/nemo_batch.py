@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import batches
 import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
@@ -16,6 +17,10 @@ from torch import Tensor
 
 from nemo_algos.algorithms import methods
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
+from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
@@ -44,6 +49,20 @@ def components(rollouts: Rollouts, by_turn: bool = False) -> dict[str, Tensor]:
     return {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
 
 
+def advantages_of(estimator: Estimator, rollouts: Rollouts, **changed: Any) -> Tensor:
+    """What the estimator makes of rollouts; changed: other arguments of its compute_advantage."""
+    given = {
+        "prompt_ids": rollouts.group[:, None],
+        "rewards": rollouts.rewards,
+        "mask": rollouts.mask.float(),
+        "repeated_batch": components(rollouts),
+        "logprobs_policy": rollouts.old_logprobs,
+        "logprobs_reference": rollouts.ref_logprobs,
+        "generation_logprobs": rollouts.gen_logprobs,
+    }
+    return tensor_of(estimator.compute_advantage(**given | changed))
+
+
 def batch(
     algorithm: Algorithm, rollouts: Rollouts, batch_size: int | None = None
 ) -> BatchedDataDict[Any]:
@@ -63,16 +82,14 @@ def batch(
     )
     estimator = Estimator(algorithm, batch_size=batch_size)
     estimator.entropy = None if rollouts.entropy is None else clean(rollouts.entropy)
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None].expand(-1, 3),
-            rewards=rollouts.rewards,
-            mask=mask.float(),
-            repeated_batch=components(rollouts, "turn_rewards" in algorithm.needs),
-            logprobs_policy=old,
-            logprobs_reference=ref,
-            generation_logprobs=gen,
-        )
+    advantages = advantages_of(
+        estimator,
+        rollouts,
+        mask=mask.float(),
+        repeated_batch=components(rollouts, "turn_rewards" in algorithm.needs),
+        logprobs_policy=old,
+        logprobs_reference=ref,
+        generation_logprobs=gen,
     )
     sample_mask = (rollouts.lengths > 0).to(old.dtype)
     bypass = algorithm.correction.bypass_mode  # as the policy's proxy does
@@ -120,3 +137,30 @@ def through(
     """The method's loss in NeMo-RL with these keys of loss_fn, its gradient and metrics."""
     loss = AlgorithmLoss(config(**values), algorithm)
     return loss_and_gradient(loss, logprobs, batch(algorithm, rollouts))
+
+
+def assert_embedded(
+    method: Any,
+    batch: batches.Batch,
+    correction: dict[str, Any] | None = None,
+    named: Rollouts | None = None,
+    theirs: dict[str, Any] | None = None,
+    **loss_fn: Any,
+) -> tuple[Tensor, Tensor, dict[str, Any], dict[str, float]]:
+    """The method's loss and gradient in NeMo-RL are the embedded engine's; both and both's metrics.
+
+    named: the rollouts with NeMo-RL's names of the reward's parts; theirs: its keys of loss_fn,
+    where they are others.
+    """
+    algorithm = build(method, correction)
+    value, gradient, metrics = through(algorithm, *batch, **(theirs or loss_fn))
+    corrected, _ = algorithm.correct(batch.rollouts if named is None else named)
+    config, signals = LossConfig(**loss_fn), algorithm.signals(corrected, {})
+    leaf = batch.logprobs.clone().requires_grad_()
+    counts = Counts.of(corrected.mask)
+    want = policy_loss(algorithm, leaf, corrected, signals, counts, config)
+    want.value.backward()
+    torch.testing.assert_close(value, want.value.detach(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, leaf.grad, rtol=1e-5, atol=1e-7)
+    assert gradient.any()
+    return value, gradient, metrics, want.stats.summary()

@@ -6,10 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from asked_conflicts import conflicts
 from cpu_run import Run
 from nemo_rl.algorithms import grpo
+from rounding import rounding
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
@@ -27,14 +29,8 @@ from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.trace import Traced
 
 STEPS, UPDATES = 3, 4  # of the optimizer in a step
-
-
 LR = {"quatro": 0.01}  # its gradient is of whole sequences
-
-
 OTHERS = 0.1
-
-
 METHODS: dict[str, dict[str, Any]] = {
     "etr": {"name": "etr"},
     "quatro": {"name": "quatro"},
@@ -42,11 +38,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "apmpo": {"name": "apmpo"},
     "grpo": {"name": "grpo"},
 }
-
-
 COMMON = ["loss_fn.reference_policy_kl_penalty=0", "policy.train_global_batch_size=4"]
 
 
+# 0 and 1 become -1 and 3, less what a response is too long by
+SHAPED = [
+    *("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.target_min=-1"),
+    *("grpo.reward_scaling.target_max=3", "grpo.reward_shaping.enabled=true"),
+    *("grpo.reward_shaping.overlong_buffer_length=8", "grpo.reward_shaping.max_response_length=12"),
+    "grpo.reward_shaping.overlong_buffer_penalty=1",
+]
 # of the worker extension, whose loop of training is cpu_policy's here
 PREPARED = GradientWorkerImpl.prepared(
     SimpleNamespace(megatron_cfg=SimpleNamespace(model=SimpleNamespace(vocab_size=64)))  # pyright: ignore
@@ -145,17 +146,12 @@ def derived(run: Run, algorithm: Any) -> None:
     run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
 
 
-def token_logprobs(model: Any, ids: Tensor) -> Tensor:
-    """[B,S], 0 at the first position: a dense forward and a log-softmax."""
+def scored(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probs, and entropies of what the tokens were drawn from; [B,S] each, 0 at the first."""
     scores = model(ids).logits[:, :-1].float().log_softmax(-1)
     chosen = scores.gather(-1, ids[:, 1:, None])[..., 0]
-    return torch.nn.functional.pad(chosen, (1, 0))
-
-
-def token_entropies(model: Any, ids: Tensor) -> Tensor:
-    """Likewise, of the distributions that the tokens were drawn from."""
-    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
-    return torch.nn.functional.pad(-(scores.exp() * scores).sum(-1), (1, 0))
+    entropy = -(scores.exp() * scores).sum(-1)
+    return torch.nn.functional.pad(chosen, (1, 0)), torch.nn.functional.pad(entropy, (1, 0))
 
 
 def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
@@ -193,8 +189,7 @@ def embedded(
         rows = slice(start, start + 4)
         optimizer.zero_grad()
         part = rollouts[rows]
-        logprobs = token_logprobs(model, batch["input_ids"][rows])
-        entropy = token_entropies(model, batch["input_ids"][rows])
+        logprobs, entropy = scored(model, batch["input_ids"][rows])
         given = part, signals[rows], Counts.of(part.mask), LossConfig(), entropy
         loss = policy_loss(plugged.algorithm, logprobs, *given)
         loss.value.backward()
@@ -204,3 +199,42 @@ def embedded(
         summaries.append(loss.stats.summary())
     weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     return summaries, norms, weights
+
+
+def assert_embedded(plugged: Plugged, *metrics: str) -> list[dict[str, float]]:
+    """The first step's weights, gradient norm and these metrics are `embedded`'s, and returned."""
+    summaries, norms, weights = embedded(plugged, 0)
+    near = rounding(UPDATES)
+    after = torch.nn.utils.parameters_to_vector(plugged.proxy.models[1].parameters()).detach()
+    torch.testing.assert_close(after, weights, rtol=0, atol=near)
+    assert plugged.series("train", "grad_norm")[0] == pytest.approx(norms[-1], rel=10 * near)
+    for metric in metrics:
+        want = sum(summary[metric] for summary in summaries) / len(summaries)
+        assert plugged.series("train", metric)[0] == pytest.approx(want, rel=near, abs=near), metric
+    return summaries
+
+
+# ---- a sampler that is off
+
+OFFSETS = (0.0, 0.25, 0.75, 1.0)
+# the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut
+CORRECTIONS = {
+    "decoupled": {"rollout_is": "token", "rollout_is_threshold": 1.5}
+    | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.4_2.5"},
+    "two policies": {"bypass_mode": True, "rollout_rs": "seq_mean_k3"}
+    | {"rollout_rs_threshold": 0.55},
+}
+
+
+def off(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """Row i of a generation is OFFSETS[i % 4] nats away at each of its tokens."""
+
+    def generated(*args: Any, **kwargs: Any) -> Any:
+        out = generate(*args, **kwargs)
+        rows = len(out["logprobs"])
+        offsets = torch.tensor(OFFSETS).repeat(rows)[:rows, None]
+        drawn = out["logprobs"] != 0
+        out["logprobs"] = (out["logprobs"] - offsets).where(drawn, out["logprobs"])
+        return out
+
+    return generated

@@ -16,7 +16,7 @@ python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[23]*/bin/python 2>/dev
 status=0
 pull=$(git -C "$home" rev-parse --quiet --verify refs/pull/3512/merge >/dev/null && echo 3512 || true)
 meeting=$(printf 'tests/real/nemo/test_%s.py ' async class_paths estimator extensions grpo_train \
-	imports self_test launch outcomes)
+	imports self_test launch)
 
 suite() {
 	NEMO_RL_REF=$ref uv run --no-project --isolated --python "${python:-3.13}" \

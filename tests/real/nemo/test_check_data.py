@@ -55,13 +55,11 @@ class Run:
                 f"data.train.data_path={self.folder}/train.jsonl",
                 f"data.validation.data_path={self.folder}/validation.jsonl",
                 f"data.default.prompt_file={self.folder}/prompt.txt",
-                *(
-                    [f"data.default.system_prompt_file={self.folder}/system.txt"]
-                    * bool(self.system)
-                ),
                 f"policy.tokenizer.name={self.folder}/reader",
             ]
         )
+        if self.system:
+            plain.data.default.system_prompt_file = f"{self.folder}/system.txt"
         return OmegaConf.merge(plain, paths, OmegaConf.from_dotlist(self.own))
 
 
@@ -102,6 +100,11 @@ def of(**values: Any) -> Mistake:
     return lambda run: run.__dict__.update(values)
 
 
+def with_key(override: str) -> Mistake:
+    """The run with this key of its config."""
+    return of(own=[override])
+
+
 def late(**values: Any) -> Mistake:
     """One row with other values."""
     return lambda run: run.rows[LATE - 1].update(values)
@@ -126,28 +129,9 @@ def numbers(run: Run) -> None:
     run.rows = [{**row, "answer": int(row["answer"])} for row in run.rows]
 
 
-def repeat(run: Run) -> None:
-    run.rows[40:] = run.rows[:40]
-
-
 def solutions(run: Run) -> None:
     for row in run.rows:
         row["answer"] = f"{row['problem']} We add, and we add again.\n#### {row['answer']}"
-
-
-def swapped(run: Run) -> None:
-    run.rows = [{"problem": row["answer"], "answer": row["problem"]} for row in run.rows]
-
-
-def given(run: Run) -> None:
-    for row in run.rows:
-        row["problem"] += f" Answer: {row['answer']}"
-
-
-def foreign(run: Run) -> None:
-    words = "combien font ensemble les deux nombres suivants"
-    run.validation = [{"problem": f"{words} {i}", "answer": "7"} for i in range(200, 216)]
-    run.rows = [{**row, "problem": f"{row['problem']} Think well"} for row in run.rows]
 
 
 def leak(run: Run) -> None:
@@ -164,90 +148,36 @@ DEAF = CHAT.replace(
     1,
 ).replace("{% endfor %}", "{% endif %}{% endfor %}", 1)
 ENDLESS = CHAT.replace("<|im_end|>\n{% endfor %}", "\n{% endfor %}")
+THINKING = "Box it. <think> </think>\n{}"
 THOUGHTLESS = CHAT.replace("m['content']", "m['content'].split('</think>')[-1]")
 BOS = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "bos_token": "<s>"}
 TEMPLATE, READER = "policy.tokenizer.chat_template", "policy.tokenizer.name"
 STOPS, PROMPT_FILE = "policy.generation.stop_token_ids", "data.default.prompt_file"
+FILE, ABSENT = "data.train.data_path", "data.train={dataset_name: OpenMathInstruct-2}"
 # what is planted: how, the outcome and the stage, the key, a word of the message
 PLANTED: dict[str, tuple[Mistake, str, str, str]] = {
-    "an empty answer": (late(answer=" "), "failed data", "data.train", "row 77"),
-    "an empty problem": (late(problem="  "), "failed data", "data.train", "row 77"),
     "numbers for answers": (numbers, "failed data", "data.train", "row 1 "),
     "no assistant": (conversations("user"), "failed data", "data.train", "row 77"),
     "system first": (conversations("system user assistant"), "failed data", "data.train", "row 77"),
+    "an empty problem": (late(problem="  "), "failed data", "data.train", "row 77"),
+    "validation rows in training": (leak, "failed data", "data.validation", "rows 4, 5"),
+    "long prompts": (of(rows=LONG), "failed data", "data.max_input_seq_length", "rows 73"),
     "no generation prompt": (of(template=MUTE), "failed tokenizer", TEMPLATE, "generation"),
     "no template": (of(template=None), "failed tokenizer", TEMPLATE, "template"),
-    "system dropped": (
-        of(template=DEAF, system="You are a calculator."),
-        "failed data",
-        TEMPLATE,
-        "system",
-    ),
+    "system dropped": (of(template=DEAF, system="Count."), "failed data", TEMPLATE, "system"),
+    "thoughts dropped": (of(template=THOUGHTLESS, prompt=THINKING), "failed data", TEMPLATE, "Box"),
     "two BOS": (of(template=ODD, special=BOS), "failed tokenizer", TEMPLATE, "twice"),
+    "no end of a turn": (of(template=ENDLESS), "warning tokenizer", TEMPLATE, "stop"),
     "no pad": (of(special={"eos_token": "<|im_end|>"}), "passed tokenizer", READER, "eos"),
     "neither pad nor eos": (of(special={}), "failed tokenizer", READER, "neither"),
-    "no {}": (of(prompt="Put the answer into \\boxed{{}}."), "failed data", PROMPT_FILE, "no {}"),
-    "{} in the box": (
-        of(prompt="Put the answer into \\boxed{}."),
-        "failed data",
-        PROMPT_FILE,
-        "boxed{}",
-    ),
-    "long prompts": (of(rows=LONG), "failed data", "data.max_input_seq_length", "rows 73"),
-    "little room": (
-        of(own=["policy.generation.max_new_tokens=480"]),
-        "warning data",
-        "policy.max_total_sequence_length",
-        "leave less",
-    ),
-    "repeated prompts": (repeat, "warning data", "data.train", "50 %"),
-    "keys swapped": (swapped, "warning data", "data.train", "80 of 80"),
-    "answers in problems": (given, "warning data", "data.train", "row"),
-    "another language": (foreign, "warning data", "data.validation", "combien"),
-    "no end of a turn": (of(template=ENDLESS), "warning tokenizer", TEMPLATE, "stop"),
-    "thoughts dropped": (
-        of(template=THOUGHTLESS, prompt="Box it. <think> </think>\n{}"),
-        "failed data",
-        TEMPLATE,
-        "Box it.",
-    ),
-    "validation rows in training": (leak, "failed data", "data.validation", "rows 4, 5"),
-    "a stop id outside": (
-        of(own=["policy.generation.stop_token_ids=[2,260]"]),
-        "failed tokenizer",
-        STOPS,
-        "260",
-    ),
-    "no such file": (
-        of(own=["data.train.data_path=nowhere.jsonl"]),
-        "unchecked data",
-        "data.train",
-        "64 sums",
-    ),
-    "no such prompt file": (
-        of(own=["data.default.prompt_file=nowhere.txt"]),
-        "failed data",
-        "data.train",
-        "nowhere.txt",
-    ),
-    "not in the cache": (
-        of(own=["data.train={dataset_name: OpenMathInstruct-2}"]),
-        "unchecked data",
-        "data.train",
-        "HF_HOME",
-    ),
-    "no such tokenizer": (
-        of(own=["policy.tokenizer.name=nobody/nothing"]),
-        "unchecked tokenizer",
-        READER,
-        "nobody/nothing",
-    ),
-    "another stop": (
-        of(own=["policy.generation.stop_token_ids=[0]"]),
-        "warning tokenizer",
-        STOPS,
-        "<|im_end|>",
-    ),
+    "no {}": (of(prompt="Put it into \\boxed{{}}."), "failed data", PROMPT_FILE, "no {}"),
+    "{} in the box": (of(prompt="Into \\boxed{}."), "failed data", PROMPT_FILE, "boxed{}"),
+    "a stop id outside": (with_key(f"{STOPS}=[2,260]"), "failed tokenizer", STOPS, "260"),
+    "another stop": (with_key(f"{STOPS}=[0]"), "warning tokenizer", STOPS, "<|im_end|>"),
+    "no such file": (with_key(f"{FILE}=none.jsonl"), "unchecked data", "data.train", "64 sums"),
+    "no such prompt file": (with_key(f"{PROMPT_FILE}=x.txt"), "failed data", "data.train", "x.txt"),
+    "not in the cache": (with_key(ABSENT), "unchecked data", "data.train", "HF_HOME"),
+    "no such tokenizer": (with_key(f"{READER}=no/one"), "unchecked tokenizer", READER, "no/one"),
 }
 
 
@@ -268,41 +198,28 @@ def halves(run: Run) -> None:
         row["answer"] += "/2"
 
 
-def unasked(run: Run) -> None:
-    run.prompt = "{}"
-
-
 def none(_: Run) -> None:
     """The mistake is the reward function's."""
 
 
-BAD = "env.judged"
-# the function, what else is planted, the outcome, the key, a word of the message
-REWARDS: dict[str, tuple[str, Mistake, str, str, str]] = {
-    "another format": ("tags", none, "failed", BAD, "it pays <answer>"),
-    "a format that no prompt asks for": ("right", unasked, "warning", PROMPT_FILE, "no prompt"),
-    "always 0": ("never", none, "failed", BAD, "gives 0 for every response"),
-    "always 1": ("always", none, "failed", BAD, "gives 1 for every response"),
-    "None": ("nothing", none, "failed", BAD, "returned None"),
-    "nan": ("nan", none, "failed", BAD, "returned nan"),
-    "raises": ("raises", none, "failed", BAD, "ZeroDivisionError"),
-    "gold answers it cannot read": ("numbers", halves, "failed", BAD, "ValueError: invalid"),
-    "solutions for answers": ("right", solutions, "failed", BAD, "does not pay the gold answer"),
-    "silence": ("stern", none, "warning", BAD, "for none"),
-    "anything in a box": ("anything", none, "failed", BAD, "pays wrong answers"),
-    "the first box": ("first", none, "warning", BAD, "takes it back"),
-    "slow": ("slow", none, "failed", BAD, "for one response"),
+# the function, what else is planted, a word of the message (all: tests/preflight/check/data)
+REWARDS: dict[str, tuple[str, Mistake, str]] = {
+    "another format": ("tags", none, "it pays <answer>"),
+    "None": ("nothing", none, "returned None"),
+    "raises": ("raises", none, "ZeroDivisionError"),
+    "gold answers it cannot read": ("numbers", halves, "ValueError: invalid"),
+    "solutions for answers": ("right", solutions, "does not pay the gold answer"),
 }
 
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_a_planted_reward_is_named(name: str, tmp_path: Path, ref: str) -> None:
-    function, change, outcome, key, word = REWARDS[name]
+    function, change, word = REWARDS[name]
     run = Run(tmp_path)
     change(run)
     run.own = [f"env.judged.verifier=planted_rewards:{function}"]
     verdicts = [v for v in found(run, ref, program.STAGES) if v.stage == "rewards"]
-    named = [v for v in verdicts if (v.outcome, v.key) == (outcome, key)]
+    named = [v for v in verdicts if (v.outcome, v.key) == ("failed", "env.judged")]
     assert any(word in v.message for v in named), said(verdicts)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import nemo_rl
 import pytest
 from hydra.utils import get_object
-from launched import launched, numbers, replaced
+from launched import launched, numbers
 
 from nemo_algos.engines.nemo import patches, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
@@ -22,7 +22,7 @@ ROOT = HERE.parents[2]
 PATCH = ROOT / "tests" / "real" / "stack" / "class_paths.patch"
 PULL = os.environ["NEMO_RL_REF"] == "3512"
 of_the_pull = pytest.mark.skipif(not PULL, reason="the patch is for #3512's tree")
-PROGRAM = "import stubs, sys; stubs.install(); import {0}; {0}.main(sys.argv[1])"
+PROGRAM = "import stubs, sys; stubs.install(); import launched; launched.main(sys.argv[1])"
 NEW = "class_path or advertised or estimator_metrics"  # the tests that the patch adds
 ADDED = 8
 TESTS = """import stubs, sys
@@ -59,10 +59,6 @@ def output(tree: Path, program: str, *args: Any) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_every_factory_is_replaced() -> None:
-    assert replaced() == [name for name in patches.CREATORS if versions.present(name)]
-
-
 def test_the_class_path_alone_makes_nothing() -> None:
     with pytest.raises(LookupError, match="nemo_algos"):
         get_object(ESTIMATOR)({}, {})
@@ -79,7 +75,7 @@ def test_the_patch_applies_nowhere_else(tmp_path: Path) -> None:
 def test_with_the_patch_our_run_is_the_same(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = json.loads(output(tree, PROGRAM.format("launched"), tmp_path / "theirs"))
+    theirs = json.loads(output(tree, PROGRAM, tmp_path / "theirs"))
     ours = numbers(launched(tmp_path / "ours", monkeypatch))
     assert {"loss 2", "probs_ratio_min 2", "etr/radius_positive 2", "mismatch/mean 2"} <= set(ours)
     assert ours == theirs["numbers"]
@@ -87,19 +83,8 @@ def test_with_the_patch_our_run_is_the_same(
 
 
 @of_the_pull
-def test_a_strangers_estimator_and_loss_train(tree: Path, tmp_path: Path) -> None:
-    runs = json.loads(output(tree, PROGRAM.format("own_method"), tmp_path))
-    own = {name: value for name, value in runs["own"].items() if name.startswith("own/")}
-    assert {name for name in runs["own"] if name not in own} == set(runs["stock"])
-    assert own["own/scale 2"] == 1
-    assert 0 < own["own/length_min 2"] < own["own/length_max 2"] <= 32  # of one sequence each
-    other = {name for name in runs["stock"] if runs["stock"][name] != runs["own"][name]}
-    assert other <= {"advantages/sum 1", "advantages/sum 2"}  # rounded: not an expanded tensor
-
-
-@of_the_pull
 def test_its_own_tests_pass(tree: Path) -> None:
-    """PPO's and the single controller's among them."""
+    """Of a stranger's estimator and loss by class path, PPO's and the single controller's too."""
     files = sorted(set(re.findall(r"^\+\+\+ b/(tests/.*/test_\w+\.py)$", PATCH.read_text(), re.M)))
     said = output(tree, TESTS, "-q", "--noconftest", "-o", "addopts=", "-k", NEW, *files)
     assert said.startswith(f"{ADDED} passed")

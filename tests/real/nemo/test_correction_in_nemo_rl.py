@@ -33,63 +33,49 @@ CASES = [(name, label) for label in DECOUPLED for name in METHODS]
 CASES += [(name, label) for label in BYPASS for name in TWO]
 
 
-def both(algorithm, rollouts, logprobs, theirs=None, **loss_fn):
-    """Value and gradient through NeMo-RL's loss, its metrics, and the embedded engine's two.
-
-    theirs: loss_fn of NeMo-RL, where its keys are others.
-    """
-    *theirs, metrics = nemo_batch.through(algorithm, rollouts, logprobs, **(theirs or loss_fn))
-    corrected, _ = algorithm.correct(rollouts)
-    signals, counts = algorithm.signals(corrected, {}), Counts.of(corrected.mask)
-    leaf = logprobs.clone().requires_grad_()
-    ours = policy_loss(algorithm, leaf, corrected, signals, counts, LossConfig(**loss_fn))
-    ours.value.backward()
-    return theirs, (ours.value.detach(), leaf.grad), metrics, ours.stats
-
-
-def agree(theirs, ours):
-    torch.testing.assert_close(theirs[0], ours[0], rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(theirs[1], ours[1], rtol=1e-5, atol=1e-7)
+BATCH = {"seed": 3, "large": False}
 
 
 @pytest.mark.parametrize(("name", "label"), CASES)
 def test_agrees_with_the_embedded_engine(name, label):
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    theirs, ours, *_ = both(build(name, (DECOUPLED | BYPASS)[label]), rollouts, logprobs)
-    agree(theirs, ours)
-    assert ours[1].abs().max() > 0
+    nemo_batch.assert_embedded(name, batches.make(**BATCH), (DECOUPLED | BYPASS)[label])
+
+
+@pytest.mark.parametrize("label", DECOUPLED | BYPASS)
+def test_the_kl_penalty_is_of_the_same_tokens(label):
+    """Its value: the gradient of NeMo-RL's is another."""
+    batch, correction = batches.make(seed=4, large=False), (DECOUPLED | BYPASS)[label]
+    algorithm = build("grpo", correction)
+    value, *_ = nemo_batch.through(algorithm, *batch, reference_policy_kl_penalty=0.1)
+    corrected, _ = algorithm.correct(batch.rollouts)
+    counts, config = Counts.of(corrected.mask), LossConfig(reference_policy_kl_penalty=0.1)
+    signals = algorithm.signals(corrected, {})
+    want = policy_loss(algorithm, batch.logprobs, corrected, signals, counts, config).value
+    torch.testing.assert_close(value, want, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("preset", ["bypass_pg_is", "bypass_pg_token_icepop"])
 def test_reinforce_with_the_weight_of_the_policy_as_it_is(preset):
-    algorithm = build({"name": "gpg", "advantages": "grpo"}, {"preset": preset})
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    agree(*both(algorithm, rollouts, logprobs)[:2])
-
-
-@pytest.mark.parametrize("correction", [*DECOUPLED.values(), *BYPASS.values()], ids=str)
-def test_the_kl_penalty_is_of_the_same_tokens(correction):
-    rollouts, logprobs = batches.make(seed=4, large=False)
-    penalty = {"reference_policy_kl_penalty": 0.1}
-    theirs, ours, *_ = both(build("grpo", correction), rollouts, logprobs, **penalty)
-    torch.testing.assert_close(theirs[0], ours[0], rtol=1e-6, atol=1e-7)
+    method = {"name": "gpg", "advantages": "grpo"}
+    nemo_batch.assert_embedded(method, batches.make(**BATCH), {"preset": preset})
 
 
 @pytest.mark.parametrize("name", ["grpo", "etr", "dppo_tv"])
 def test_unbiased_kl_is_nemo_rls_approximation_with_k3(name):
     """Value and gradient, the sampler being the old policy; no token's KL reaches its clamp."""
-    rollouts, logprobs = batches.make(seed=4, large=False)
+    batch = batches.make(seed=4, large=False)
     theirs = {"reference_policy_kl_penalty": 0.1, "use_on_policy_kl_approximation": True}
     ours = {"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": "unbiased"}
-    algorithm = build(name, {"bypass_mode": True})
-    agree(*both(algorithm, rollouts, logprobs, theirs, **ours)[:2])
+    given = (name, batch, {"bypass_mode": True})
+    nemo_batch.assert_embedded(*given, theirs=theirs, **ours)
     with pytest.raises(AssertionError):
-        ours["reference_policy_kl_type"] = "k3"
-        agree(*both(algorithm, rollouts, logprobs, theirs, **ours)[:2])
+        nemo_batch.assert_embedded(
+            *given, theirs=theirs, **ours | {"reference_policy_kl_type": "k3"}
+        )
 
 
 def test_rejected_sequences_leave_both_masks_and_masked_ones_stay():
-    rollouts, _ = batches.make(seed=3, large=False)
+    rollouts, _ = batches.make(**BATCH)
     data = nemo_batch.batch(build("grpo", REJECTING), rollouts)
     corrected, _ = build("grpo", REJECTING).correct(rollouts)
     assert torch.equal(data["token_mask"][:, 1:].bool(), corrected.mask)
@@ -109,25 +95,24 @@ def test_weights_travel_as_a_column_and_only_they():
 
 
 def test_the_share_that_is_rejected_is_the_embedded_engines():
-    rollouts, logprobs = batches.make(seed=3, large=False)
-    algorithm = build("etr", BYPASS["rejecting"])
-    *_, metrics, stats = both(algorithm, rollouts, logprobs)
+    *_, metrics, summary = nemo_batch.assert_embedded(
+        "etr", batches.make(**BATCH), BYPASS["rejecting"]
+    )
     assert 0 < metrics[REJECTED] < 1
-    assert metrics[REJECTED] == pytest.approx(stats.summary()[REJECTED], rel=1e-6)
+    assert metrics[REJECTED] == pytest.approx(summary[REJECTED], rel=1e-6)
 
 
 def test_a_weight_of_0_silences_an_infinite_ratio():
     """NeMo-RL's own ratio of GRPO overflows there; 0 times infinity would be NaN."""
-    rollouts, logprobs = batches.make(seed=3, large=False)
+    rollouts, logprobs = batch = batches.make(**BATCH)
     row, position = rollouts.mask.nonzero()[0].tolist()
     logprobs[row, position] = rollouts.gen_logprobs[row, position] + 1000
-    theirs, ours, *_ = both(build("grpo", BYPASS["rejecting"]), rollouts, logprobs)
-    agree(theirs, ours)
-    assert theirs[0].isfinite() and theirs[1][row, position] == 0
+    value, gradient, *_ = nemo_batch.assert_embedded("grpo", batch, BYPASS["rejecting"])
+    assert value.isfinite() and gradient[row, position] == 0
 
 
 def test_a_log_prob_that_is_not_finite_is_not_taken_for_rejected():
-    rollouts, logprobs = batches.make(seed=3, large=False)
+    rollouts, logprobs = batches.make(**BATCH)
     algorithm = build("etr", BYPASS["rejecting"])
     signals = algorithm.signals(algorithm.correct(rollouts)[0])
     weighty = signals.advantages.abs() * rollouts.mask

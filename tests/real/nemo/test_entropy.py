@@ -26,12 +26,12 @@ from torch.distributed.tensor import Shard, distribute_tensor
 stubs.install()  # again: the ranks import this file without conftest.py
 
 import entropy_gradients  # noqa: E402
+from cpu_policy import OneModel  # noqa: E402
 from cpu_run import MODES, Run  # noqa: E402
 from nemo_rl.distributed import model_utils  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.models.megatron import common, train  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock  # noqa: E402
-from one_model import OneModel  # noqa: E402
 
 from nemo_algos.engines.nemo import megatron_worker  # noqa: E402
 
@@ -76,12 +76,8 @@ def of_rank(
         wide = torch.nn.functional.pad(ids, (0, MULTIPLE))
         packed = torch.cat([row[:n] for row, n in zip(wide, padded, strict=True)])[None]
         shard = torch.nn.functional.pad(shard, (0, 0, 0, MULTIPLE))
-        # of each sequence a rank of C holds the chunks r and 2C - 1 - r of 2C
-        rank, size = dist.get_rank(context), dist.get_world_size(context)
-        parts = []
-        for row, n in zip(shard, padded, strict=True):
-            chunks = row[:n].chunk(2 * size)
-            parts += [chunks[rank], chunks[2 * size - 1 - rank]]
+        rows = zip(shard, padded, strict=True)
+        parts = [entropy_gradients.of_context(row[:n], context, 0) for row, n in rows]
         shard = torch.cat(parts)[None]
     data = {"input_ids": ids, "input_lengths": torch.tensor(LENGTHS)}
     _, out = processor(data, packed, starts)(shard.contiguous())

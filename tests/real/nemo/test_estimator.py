@@ -1,7 +1,5 @@
 """The driver half behind NeMo-RL's protocol, and the hand-over to the loss."""
 
-import ast
-import inspect
 import math
 from importlib import import_module
 from types import SimpleNamespace
@@ -11,12 +9,13 @@ import nemo_batch
 import pytest
 import torch
 from nemo_batch import METHODS
-from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms import grpo, grpo_sync
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
+from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import Estimator, row_hash, tensor_of
@@ -32,22 +31,11 @@ def master(name):
     return SimpleNamespace(grpo=both(adv_estimator=both(section)), loss_fn=nemo_batch.config())
 
 
-def computed(name="etr"):
+def computed(name="etr", **own):
     rollouts, _ = batches.make(seed=1, large=False)
-    estimator = Estimator(build(name))
+    estimator = Estimator(build(name), **own)
     estimator.entropy = rollouts.entropy
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None],
-            rewards=rollouts.rewards,
-            mask=rollouts.mask.float(),
-            repeated_batch=nemo_batch.components(rollouts),
-            logprobs_policy=rollouts.old_logprobs,
-            logprobs_reference=rollouts.ref_logprobs,
-            teacher_logprobs=None,
-            generation_logprobs=rollouts.gen_logprobs,
-        )
-    )
+    advantages = nemo_batch.advantages_of(estimator, rollouts, teacher_logprobs=None)
     return estimator, advantages, rollouts
 
 
@@ -60,55 +48,21 @@ def test_advantages_are_the_methods_own(name):
     entropy = rollouts.entropy[rollouts.mask].mean().item()
     known = {"entropy/exact": pytest.approx(entropy)}
     assert estimator.last_metrics == {**known, **wanted.metrics}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_signals_are_the_shapes_that_nemo_rl_carries_and_are_named_beforehand(name):
-    estimator, advantages, rollouts = computed(name)
     signals = estimator.signals_for(advantages)
     assert tuple(signals) == tuple(columns.names(build(name)).values())
-    for value in signals.values():
+    for value in signals.values():  # in a shape that NeMo-RL carries
         assert value.dtype == torch.float32
         assert value.shape in (rollouts.mask.shape, rollouts.mask.shape[:1])
 
 
 def test_signals_are_handed_over_once():
-    estimator, advantages, _ = computed()
+    """And a method without a memory keeps nothing in NeMo-RL's state."""
+    kept = []
+    estimator, advantages, _ = computed(keep=kept.append)
+    assert not kept and not estimator.memory
     estimator.signals_for(advantages)
     with pytest.raises(ValueError, match="already trained"):
         estimator.signals_for(advantages)
-
-
-@pytest.mark.parametrize("change", [lambda a: a.flip(0), lambda a: a.clamp(max=0.5)])
-def test_reordered_or_clipped_advantages_are_refused(change):
-    estimator, advantages, _ = computed()
-    with pytest.raises(ValueError, match="reorders the batch"):
-        estimator.signals_for(change(advantages))
-
-
-TRAINERS = ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync")
-
-
-def arguments_of_trainers():
-    """What each of NeMo-RL's trainers passes to compute_advantage, by name."""
-    calls = []
-    for module in TRAINERS:
-        tree = ast.parse(inspect.getsource(import_module(module)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compute_advantage":
-                assert not node.args
-                calls.append([keyword.arg for keyword in node.keywords])
-    return calls
-
-
-def test_the_arguments_are_those_of_nemo_rls_trainers():
-    calls = arguments_of_trainers()
-    assert len(calls) == 3  # grpo_train, async_grpo_train, grpo_train_sync
-    signature = inspect.signature(Estimator.compute_advantage)
-    for names in calls:
-        signature.bind(None, **dict.fromkeys(names))
-    later = {"valid_mask"}  # of the single controller after NVIDIA-NeMo/RL#3837
-    assert set(signature.parameters) == {"self", *later, *(n for names in calls for n in names)}
 
 
 def test_a_row_that_stands_in_for_a_response_is_of_no_group():
@@ -129,33 +83,6 @@ def test_a_row_that_stands_in_for_a_response_is_of_no_group():
     without = tensor_of(estimator.compute_advantage(group, rewards, mask, **given))
     assert torch.equal(with_it[:3], without[:3])
     assert not torch.allclose(with_it[3:5], without[3:5])
-
-
-def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them():
-    """NeMo-RL's grpo_train; rows are of unequal length there, and padded to the batch's."""
-    rollouts, _ = batches.make(seed=1, large=False)
-    assert rollouts.gen_logprobs is not None
-    cut = rollouts.mask.shape[1] - 2
-    keep = (torch.arange(cut + 2) < cut) | (torch.arange(len(rollouts)) > 3)[:, None]
-    mask, gen = rollouts.mask & keep, rollouts.gen_logprobs.where(rollouts.mask & keep, 0.0)
-    logs = [
-        [{"generation_logprobs": row[:4]}, {"generation_logprobs": row[4 : cut + 2 * (i > 3)]}]
-        for i, row in enumerate(gen)
-    ]
-
-    def gaps(**arguments):
-        estimator = Estimator(build("opsm"))
-        rest = (rollouts.group[:, None], rollouts.rewards, mask.float())
-        arguments["logprobs_policy"] = rollouts.old_logprobs
-        return estimator.signals_for(tensor_of(estimator.compute_advantage(*rest, **arguments)))
-
-    (passed,), (read,) = (
-        gaps(**given).values()
-        for given in ({"generation_logprobs": gen}, {"repeated_batch": {"message_log": logs}})
-    )
-    assert passed.abs().max() > 0.01 and torch.equal(passed, read)
-    with pytest.raises(ValueError, match="opsm needs gen_logprobs"):
-        gaps(repeated_batch={})
 
 
 def some_arguments(**others):
@@ -227,31 +154,9 @@ def test_prompts_that_were_drawn_twice_are_one_group(labels):
 
 
 @pytest.mark.parametrize("leave_one_out", [True, False])
-def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_process):
-    """NeMo-RL's grpo_train keeps whole groups.
-
-    By its own deviations a single right response would be dropped where others are left in, and
-    what remains of its group is flat.
-    """
-    from plugged import Plugged
-
-    sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
-    plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")
-    section = plugged.run.config.grpo  # a dictionary in v0.7.0
-    changed = {**dict(section), "use_leave_one_out_baseline": leave_one_out}
-    plugged.run.config.grpo = type(section)(**changed)
-    plugged.estimator.group_size = 4
-    plugged.train()
-    for call in plugged.estimator.calls:
-        rewards = call["rewards"].view(4, 4)
-        assert (rewards.amax(1) > rewards.amin(1)).all()
-
-
-@pytest.mark.parametrize("leave_one_out", [True, False])
-@pytest.mark.parametrize("module", TRAINERS)
-def test_deviations_are_0_in_flat_groups_and_nowhere_else(module, leave_one_out):
+@pytest.mark.parametrize("place", [grpo, grpo_sync])
+def test_deviations_are_0_in_flat_groups_and_nowhere_else(place, leave_one_out):
     """By NeMo-RL's own, a part of a group is dropped or kept."""
-    place = import_module(module)
     stock, in_part = getattr(place, DEVIATIONS), 0
     with in_place(Estimator(build("etr"))):
         ours = getattr(place, DEVIATIONS)
@@ -326,22 +231,13 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
     tokens, old = torch.ones(16, 6), -torch.rand(16, 6, generator=rng)
     entropy, ref = torch.rand(16, 6, generator=rng), old - 0.1 * torch.rand(16, 6, generator=rng)
 
+    whole = Rollouts(labels, rewards, tokens > 0, old, ref, entropy, gen_logprobs=old)
+
     def loss_of(rows):
         estimator = Estimator(build(name), 4)
         estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
-        sample = kept[rows].float()
-        mask = tokens[rows] * sample[:, None]
-        advantages = tensor_of(
-            estimator.compute_advantage(
-                labels[rows][:, None],
-                rewards[rows],
-                mask,
-                {},
-                old[rows],
-                ref[rows],
-                generation_logprobs=old[rows],
-            )
-        )
+        sample, mask = kept[rows].float(), tokens[rows] * kept[rows, None]
+        advantages = nemo_batch.advantages_of(estimator, whole[rows], mask=mask, repeated_batch={})
         logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
         masks = {"token_mask": tokens[rows], "sample_mask": sample}
         data = {"advantages": advantages, **logprobs, **masks, **estimator.signals_for(advantages)}
@@ -369,45 +265,21 @@ def test_row_hash_is_equal_for_equal_rows_only():
     assert torch.equal(row_hash(rows.repeat(2, 1)), row_hash(rows).repeat(2))
 
 
-@pytest.mark.parametrize("module", [m for m in CREATORS if versions.present(m)])
-def test_every_factory_is_replaced_and_restored(module):
-    place = import_module(module)
-    stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
+def test_every_factory_is_replaced_and_restored():
+    """By name: NeMo-RL's other modules import the one of grpo."""
+    stock, estimator = getattr(grpo, FACTORY), Estimator(build("etr"))
+    places = [import_module(name) for name in CREATORS if versions.present(name)]
     with in_place(estimator):
-        create = getattr(place, FACTORY)
-        assert create(master(ESTIMATOR)) is create(master("grpo")) is estimator
-    assert getattr(place, FACTORY) is stock
+        for place in places:
+            create = getattr(place, FACTORY)
+            assert create(master(ESTIMATOR)) is create(master("grpo")) is estimator
+    assert all(getattr(place, FACTORY) is stock for place in places)
 
 
 def test_an_unpatched_trainer_refuses_the_name():
+    """So that no path can run GRPO in a method's name."""
     with pytest.raises(ValueError, match=f"Invalid adv_estimator name: {ESTIMATOR}"):
         grpo._create_advantage_estimator(master(ESTIMATOR))
-
-
-def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
-    estimator, advantages, _ = computed()
-    seen = {}
-
-    class Policy:
-        flag = 1
-
-        def train(self, data, loss_fn, timer=None):
-            seen.update(data)
-            return {"all_mb_metrics": {"loss": [1.0]}}
-
-    policy = Policy()
-    proxy = PolicyProxy(policy, estimator)
-    zeros, rows = torch.zeros_like(advantages), torch.ones(len(advantages))
-    logprobs = {"prev_logprobs": zeros, "generation_logprobs": zeros - 0.25}
-    masks = {"token_mask": zeros + 1, "sample_mask": rows}
-    data = BatchedDataDict({"advantages": advantages, **logprobs, **masks})
-    results = proxy.train(data, None, timer=None)
-    assert proxy.flag == 1
-    assert "nemo_algos_signal_low" in seen and "nemo_algos_signal_low" not in data
-    assert results["all_mb_metrics"]["etr/radius_positive"] == [
-        estimator.last_metrics["etr/radius_positive"]
-    ]
-    assert results["all_mb_metrics"]["mismatch/mean"] == [0.25]
 
 
 @pytest.mark.parametrize("bypass", [False, True])
@@ -447,3 +319,26 @@ def test_the_version_guard_names_what_changed(monkeypatch):
     monkeypatch.setattr(versions, "BOUND", (("nemo_rl.algorithms.grpo", "gone", ()),))
     with pytest.raises(ImportError, match="gone"):
         versions.check()
+
+
+@pytest.mark.parametrize("module", [grpo, grpo_sync])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("grpo", [True, False, False]), ("gdpo", [True, True, False])]
+)
+def test_a_group_is_flat_by_its_outcomes_or_by_each_part(module, name, kept, ref):
+    """Of three groups: one with sums that differ, one with parts that do, one without either."""
+    prompts = torch.tensor([[1], [1], [2], [2], [3], [3]])
+    first = torch.tensor([1.0, 0, 1, 0, 1, 1])
+    second = torch.tensor([1.0, 1, 0, 1, 1, 1])
+    names = ("reward1", "reward2") if ref == "v0.7.0" else ("reward/a", "reward/b")
+    parts = dict(zip(names, (first, second), strict=True))
+    batch = BatchedDataDict({"total_reward": first + second, **parts})
+    with in_place(Estimator(build(name))):
+        scaling = {"enabled": False}
+        batch = module.scale_rewards(
+            batch, SimpleNamespace(**scaling) if ref == "main" else scaling
+        )
+        batch["unshaped_total_reward"] = batch["total_reward"].clone()
+        shaped = batch["total_reward"] - torch.arange(6) / 10  # no two are equal
+        _, std = module.calculate_baseline_and_std_per_prompt(prompts, shaped, torch.ones(6))
+    assert (std != 0).tolist() == [k for k in kept for _ in range(2)]

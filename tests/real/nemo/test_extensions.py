@@ -8,27 +8,18 @@ import batches
 import nemo_batch
 import pytest
 import torch
-from cpu_run import MODES
-from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-from nemo_rl.utils.checkpoint import CheckpointManager
-from plugged import UPDATES, Plugged
-from plugged import embedded as step_by_step
-from rounding import rounding
+from plugged import Plugged, assert_embedded
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import prompt_key
-from nemo_algos.engines.nemo import launch, loss_metrics
+from nemo_algos.engines.nemo import launch
 from nemo_algos.engines.nemo.estimator import (
     MEMORY,
-    Estimator,
-    keep_memory,
     prompt_keys,
-    restore_memory,
     tensor_of,
 )
-from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import PolicyProxy
 
 NLL = {"terms": {"nll": {"coef": 0.5}}}
@@ -56,11 +47,8 @@ DRIVERS += [{"name": name} for name in BY_TURN if nemo_batch.NAMED]
 @pytest.mark.parametrize("block", EXTENDED, ids=str)
 def test_a_loss_with_terms_is_the_embedded_one(block):
     batch = batches.make(seed=3, large=False)
-    value, gradient, metrics = nemo_batch.through(build(block), *batch)
-    want = batches.run(block, batch, LossConfig())
-    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
-    assert metrics["terms/nll"] == pytest.approx(want.stats.summary()["terms/nll"], rel=1e-6)
+    value, _, metrics, summary = nemo_batch.assert_embedded(block, batch)
+    assert metrics["terms/nll"] == pytest.approx(summary["terms/nll"], rel=1e-6)
     assert metrics["loss"] == pytest.approx(float(value), rel=1e-6, abs=1e-7)
     bare = {k: v for k, v in block.items() if k != "terms"}
     without = batches.run(bare, batch, LossConfig()).value
@@ -70,27 +58,8 @@ def test_a_loss_with_terms_is_the_embedded_one(block):
 @pytest.mark.parametrize("block", DRIVERS, ids=str)
 def test_what_reads_parts_or_remembers_is_the_embedded_one(block):
     batch = batches.make(seed=3, large=False)
-    value, gradient, _ = nemo_batch.through(build(block), *batch)
-    parts = batch.rollouts.reward_parts.values()
-    named = dict(zip(("reward1", "reward2"), parts, strict=True))
-    want = batches.run(block, batches.change(batch, reward_parts=named), LossConfig())
-    torch.testing.assert_close(value, want.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, want.grad, rtol=1e-5, atol=1e-7)
-    assert value != 0 and gradient.any()
-
-
-def test_a_terms_share_adds_up_over_micro_batches_packed_or_not():
-    algorithm = build(EXTENDED[0])
-    rollouts, logprobs = batches.make(seed=6, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss, counts = AlgorithmLoss(nemo_batch.config(), algorithm), nemo_batch.counts(data)
-    whole = nemo_batch.loss_and_gradient(loss, logprobs, data)
-    logprobs = logprobs.where(rollouts.mask, 0.0)
-    parts = [loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts) for i in range(len(logprobs))]
-    torch.testing.assert_close(sum(p[0] for p in parts), whole[0], rtol=1e-6, atol=1e-8)
-    assert sum(p[1]["terms/nll"] for p in parts) == pytest.approx(whole[2]["terms/nll"], rel=1e-6)
-    collected = {"terms/nll": [p[1]["terms/nll"] for p in parts]}
-    assert loss_metrics.by_sign(collected) == collected  # NeMo-RL adds it up
+    parts = dict(zip(("reward1", "reward2"), batch.rollouts.reward_parts.values(), strict=True))
+    nemo_batch.assert_embedded(block, batch, named=replace(batch.rollouts, reward_parts=parts))
 
 
 def test_counts_are_of_the_global_batch_as_nemo_rl_cuts_it():
@@ -158,69 +127,6 @@ def test_gdpo_and_nemo_rls_own_differ_by_the_baseline_and_by_epsilon_alone():
 # ---- the memory
 
 
-def remembering(path):
-    """An estimator whose memory is in NeMo-RL's checkpoints in this folder."""
-    config = {"checkpoint_dir": str(path), "metric_name": None, "higher_is_better": True}
-    config |= {"keep_top_k": None, "save_period": 1, "save_optimizer": True}
-    manager = CheckpointManager(config)
-    state = versions_state(manager)
-    algorithm = build({"name": "spo", "forgetting": "constant"})
-    own = {"memory": restore_memory(manager), "keep": functools.partial(keep_memory, state)}
-    return Estimator(algorithm, 1, pad=0, **own), manager, state
-
-
-def versions_state(manager):
-    """What `setup` makes of the last checkpoint."""
-    loaded = manager.load_training_info(manager.get_latest_checkpoint_path())
-    if hasattr(grpo, "_get_grpo_save_state"):
-        return grpo._get_grpo_save_state(loaded)
-    return loaded or grpo._default_grpo_save_state()
-
-
-def visit(estimator, seed, width):
-    """The advantages of a batch whose prompts are padded to a width."""
-    rollouts = batches.make(seed=seed, large=False).rollouts
-    labels = rollouts.group - rollouts.group.min() + 1
-    prompts = torch.zeros(len(labels), width, dtype=torch.long)
-    prompts[:, :2] = torch.stack((labels, labels + 1), 1)
-    return tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=prompts,
-            rewards=rollouts.rewards,
-            mask=rollouts.mask,
-            repeated_batch={},
-            logprobs_policy=rollouts.old_logprobs,
-        )
-    )
-
-
-def saved(manager, state, step):
-    info = state if isinstance(state, dict) else vars(state)
-    path = manager.init_tmp_checkpoint(step, info)
-    manager.finalize_checkpoint(path)
-
-
-def test_a_memory_is_saved_with_nemo_rls_checkpoints_and_resumed_bit_equal(tmp_path):
-    whole, manager, state = remembering(tmp_path)
-    first = visit(whole, seed=0, width=3)
-    saved(manager, state, 1)
-    second = visit(whole, seed=1, width=7)
-    resumed, _, _ = remembering(tmp_path)
-    assert resumed.memory and torch.equal(visit(resumed, seed=1, width=7), second)
-    anew, _, _ = remembering(tmp_path / "other")
-    assert torch.equal(visit(anew, seed=0, width=3), first)
-    assert not torch.equal(visit(remembering(tmp_path / "third")[0], seed=1, width=7), second)
-    (info,) = tmp_path.glob("step_1/training_info.json")
-    assert MEMORY in json.loads(info.read_text())
-
-
-def test_a_method_without_a_memory_adds_nothing_to_a_checkpoint():
-    kept = []
-    estimator = Estimator(build("etr"), 1, keep=kept.append)
-    visit(estimator, seed=0, width=3)
-    assert not kept and not estimator.memory
-
-
 def test_a_prompts_number_does_not_depend_on_the_padding_of_its_batch():
     narrow = prompt_keys(torch.tensor([[5, 6, 9], [7, 9, 9], [5, 6, 9]]), 9)
     wide = prompt_keys(torch.tensor([[7, 9, 9, 9, 9], [5, 6, 9, 9, 9]]), 9)
@@ -263,24 +169,20 @@ def test_a_run_resumed_by_nemo_rl_remembers_to_the_bit(whole, tmp_path):
     assert second.estimator.memory == whole.estimator.memory
     for metric in ("loss", "terms/nll", "spo/value", "spo/known_prompts"):
         assert second.series("train", metric) == [whole.run.logger.kept["train"][3][metric]]
+    *_, info = sorted(tmp_path.glob("checkpoints/step_*/training_info.json"))
+    assert MEMORY in json.loads(info.read_text())
     forgetful = plugged(tmp_path / "anew", WHOLE, "grpo.max_num_steps=1").train()
     assert forgetful.estimator.memory != whole.estimator.memory
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["etr", "gspo"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("etr", "unpacked"), ("gspo", "packed"), ("etr", "fused")]
+)
 @pytest.mark.usefixtures("in_process")
 def test_an_entropy_bonus_is_the_embedded_engines(name, mode, tmp_path):
     """Four updates of NeMo-RL's own trainer, whose loss gets entropies by our workers' way."""
     made = Plugged(tmp_path, {"name": name, "terms": ADAPTIVE}, [], mode=mode).train()
-    summaries, norms, weights = step_by_step(made, 0)
-    near = rounding(UPDATES)
-    after = torch.nn.utils.parameters_to_vector(made.proxy.models[1].parameters()).detach()
-    torch.testing.assert_close(after, weights, rtol=0, atol=near)
-    assert made.series("train", "grad_norm")[0] == pytest.approx(norms[-1], rel=10 * near)
-    for metric in ("loss", "terms/adaptive_entropy"):
-        want = sum(summary[metric] for summary in summaries) / UPDATES
-        assert made.series("train", metric)[0] == pytest.approx(want, rel=near, abs=near), metric
+    assert_embedded(made, "loss", "terms/adaptive_entropy")
     coefficients = made.series("train", "adaptive_entropy/coef")
     assert coefficients == pytest.approx([0.2, 0.25, 0.3])
 

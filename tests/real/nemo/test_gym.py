@@ -127,42 +127,30 @@ def _parts(setup):
     return versions.get_args(versions.get_type_hints(setup)["return"])
 
 
-def test_a_server_that_ends_is_named(monkeypatch):
-    answered(monkeypatch)
-    error = RayError("Process `office` finished unexpectedly!")
-    actor = SimpleNamespace(health_check=Remote(lambda: error))
-    said = "no more rollouts: Process `office` finished"
-    with pytest.raises(BrokenExecutor, match=said), gym.watched(actor):
-        time.sleep(30)
+WRAPPED = RayError("ray::NemoGym.health_check() (pid=1)")
+WRAPPED.cause = RuntimeError("Process `office` finished")  # pyright: ignore
+ENDS = {  # what the actor answers, one call after the other, and what is said in the end
+    "a server ends": ([RayError("Process `office` finished unexpectedly!")], "Process `office`"),
+    "a busy actor is asked again": ([*[GetTimeoutError("busy")] * 3, RayError("ended")], "ended"),
+    "without what Ray says around it": ([WRAPPED], "more rollouts: Process `office` finished"),
+}
 
 
-def test_a_wait_that_drops_the_first_signal_gets_another(monkeypatch):
-    """As an event loop may, which logs what is raised in one of its callbacks."""
+@pytest.mark.parametrize(("answers", "said"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_server_that_ends_is_named(monkeypatch, answers, said, dropped):
+    """dropped: as by an event loop, which logs what is raised in one of its callbacks."""
     answered(monkeypatch)
-    actor = SimpleNamespace(health_check=Remote(lambda: RayError("ended")))
-    with pytest.raises(BrokenExecutor), gym.watched(actor):
-        with contextlib.suppress(gym._Ended):
+    left = [*answers]
+    health = Remote(lambda: left.pop(0) if len(left) > 1 else left[0])
+    with (
+        pytest.raises(BrokenExecutor, match=said),
+        gym.watched(SimpleNamespace(health_check=health)),
+    ):
+        with contextlib.suppress(gym._Ended) if dropped else contextlib.nullcontext():
             time.sleep(30)
         time.sleep(30)
-
-
-def test_a_busy_actor_is_asked_again(monkeypatch):
-    answered(monkeypatch)
-    answers = [GetTimeoutError("busy")] * 3 + [RayError("ended")]
-    actor = SimpleNamespace(health_check=Remote(lambda: answers.pop(0)))
-    with pytest.raises(BrokenExecutor, match="ended"), gym.watched(actor):
-        time.sleep(30)
-    assert not answers
-
-
-def test_what_ray_says_around_it_is_left_out(monkeypatch):
-    answered(monkeypatch)
-    wrapped = RayError("ray::NemoGym.health_check() (pid=1)")
-    wrapped.cause = RuntimeError("Process `office` finished")  # pyright: ignore
-    actor = SimpleNamespace(health_check=Remote(lambda: wrapped))
-    with pytest.raises(BrokenExecutor) as error, gym.watched(actor):
-        time.sleep(30)
-    assert "ray::" not in str(error.value)
+    assert len(left) == 1
 
 
 @pytest.mark.parametrize("actor", [None, SimpleNamespace(), "well"])

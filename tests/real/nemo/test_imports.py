@@ -1,206 +1,110 @@
-"""What the plug-in binds of NeMo-RL exists in this version, with these parameters."""
+"""What the plug-in binds of NeMo-RL and no run here meets: registries, configs, keys of sections.
 
-import importlib
+What a run meets needs no list: NeMo-RL's own trainers, losses and post-processors run with our code
+in the other files, and `versions.check` names the rest before Ray.
+"""
+
+import ast
+import functools
+import importlib.util
 import inspect
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import checkout
 import pytest
 from cpu_run import OVERRIDES, load_config
+from nemo_rl.algorithms import grpo
+from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
+from nemo_rl.distributed import ray_actor_environment_registry as registry
+from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+from nemo_rl.environments.utils import ENV_REGISTRY
+from nemo_rl.models.automodel import train as automodel
 
-ALGORITHMS, MODELS = "nemo_rl.algorithms", "nemo_rl.models"
-WORKERS = f"{MODELS}.policy.workers"
-LOSS_CALL = "self {} data global_valid_seqs global_valid_toks"
-PARALLEL = "vocab_parallel_rank= vocab_parallel_group= context_parallel_group="
-WRAPPER = f"self loss_fn prepare_fn cu_seqlens_q cu_seqlens_q_padded= {PARALLEL}"
-RUN = (
-    "tokenizer loss_fn task_to_env val_task_to_env logger checkpointer grpo_save_state "
-    "master_config"
-)
-SYNC = f"policy policy_generation wrapped_dataloader val_dataloader {RUN}"
-ASYNC = (
-    f"policy policy_generation dataloader val_dataloader {RUN} max_trajectory_age_steps= "
-    "teacher_worker_groups= alias_to_group_alias="
-)
-POLICY = (
-    "self cluster config tokenizer name_prefix= workers_per_node= init_optimizer= weights_path= "
-    "optimizer_path= init_reference_model= processor= worker_extension_cls_fqn="
-)
-TRAIN_FROM_META = "self meta loss_fn eval_mode= gbs= mbs= timer="
+from nemo_algos.preflight.check.keys import FOREIGN
+from nemo_algos.preflight.check.release import GIVEN as GIVEN_BY_NEMO_RL
+from nemo_algos.preflight.check.rules.generation import GIVEN
 
-# name: parameters, "=" for one with a default
-BOTH = {
-    f"{ALGORITHMS}.loss:ClippedPGLossFn.__call__": LOSS_CALL.format("next_token_logprobs"),
-    f"{ALGORITHMS}.loss:SequencePackingLossWrapper.__init__": WRAPPER,
-    f"{ALGORITHMS}.loss:SequencePackingLossWrapper.__call__": LOSS_CALL.format("next_token_logits"),
-    f"{ALGORITHMS}.loss:SequencePackingFusionLossWrapper.__init__": WRAPPER,
-    f"{ALGORITHMS}.loss:SequencePackingFusionLossWrapper.__call__": LOSS_CALL.format(
-        "next_token_logits"
-    ),
-    f"{ALGORITHMS}.loss:prepare_loss_input": (
-        f"logits data loss_fn {PARALLEL} sampling_params= d2t= chunk_size="
-    ),
-    f"{ALGORITHMS}.loss:prepare_packed_loss_input": (
-        f"logits data loss_fn cu_seqlens_q cu_seqlens_q_padded {PARALLEL} "
-        "sampling_params= chunk_size="
-    ),
-    f"{ALGORITHMS}.grpo:setup": (
-        "master_config tokenizer dataset val_dataset processor= policy_factory="
-    ),
-    f"{ALGORITHMS}.grpo:_create_advantage_estimator": "master_config",
-    f"{ALGORITHMS}.grpo_sync:_create_advantage_estimator": "master_config",
-    f"{ALGORITHMS}.grpo_sync:grpo_train_sync": SYNC,
-    f"{ALGORITHMS}.advantage_estimator:GRPOAdvantageEstimator.__init__": (
-        "self estimator_config loss_config"
-    ),
-    f"{ALGORITHMS}.advantage_estimator:GRPOAdvantageEstimator.compute_advantage": (
-        "self prompt_ids rewards mask **kwargs"
-    ),
-    f"{ALGORITHMS}.utils:get_tokenizer": "tokenizer_config get_processor=",
-    f"{MODELS}.megatron.train:LogprobsPostProcessor.__call__": (
-        "self data_dict input_ids cu_seqlens_padded"
-    ),
-    f"{MODELS}.automodel.train:LogprobsPostProcessor.__init__": (
-        "self cfg device_mesh cp_mesh tp_mesh cp_size enable_seq_packing= sampling_params="
-    ),
-    f"{MODELS}.automodel.train:LogprobsPostProcessor.__call__": (
-        "self logits data_dict processed_inputs original_batch_size original_seq_len sequence_dim="
-    ),
-    f"{MODELS}.generation:configure_generation_config": (
-        "config tokenizer is_eval= has_refit_draft_weights= trains_mtp="
-    ),
-    f"{MODELS}.policy.lm_policy:Policy.get_logprobs": "self data timer=",
-    f"{MODELS}.policy.lm_policy:Policy.get_reference_policy_logprobs": (
-        "self data micro_batch_size= timer="
-    ),
-    f"{MODELS}.policy.lm_policy:Policy.train": (
-        "self data loss_fn eval_mode= gbs= mbs= timer= check_dim_skip_keys="
-    ),
-    f"{MODELS}.policy.tq_policy:TQPolicy.get_logprobs_from_meta": (
-        "self meta micro_batch_size= timer="
-    ),
-    f"{MODELS}.policy.tq_policy:TQPolicy.prepare_step": "self num_samples group_size=",
-    f"{MODELS}.policy.utils:get_runtime_env_for_policy_worker": "policy_worker_name",
-    "nemo_rl.data.utils:setup_response_data": "tokenizer data_config env_configs= is_vlm=",
-    "nemo_rl.distributed.model_utils:ChunkedDistributedEntropy.forward": (
-        "ctx vocab_parallel_logits chunk_size tp_group inference_only="
-    ),
-    "nemo_rl.distributed.model_utils:allgather_cp_sharded_tensor": "tensor cp_group seq_dim=",
-    "nemo_rl.distributed.ray_actor_environment_registry:get_actor_python_env": "actor_class_fqn",
-    "nemo_rl.distributed.virtual_cluster:init_ray": "log_dir=",
-    "nemo_rl.utils.config:load_config": "config_path",
-    "nemo_rl.utils.config:parse_hydra_overrides": "cfg overrides",
-    "nemo_rl.utils.config:register_omegaconf_resolvers": "",
-}
-ONLY = {
-    "v0.7.0": {
-        f"{ALGORITHMS}.loss:ClippedPGLossFn.__init__": "self cfg",
-        f"{ALGORITHMS}.grpo:grpo_train": SYNC,
-        f"{ALGORITHMS}.grpo:async_grpo_train": ASYNC,
-        f"{MODELS}.megatron.train:LogprobsPostProcessor.__init__": (
-            "self cfg sampling_params= use_linear_ce_fusion="
-        ),
-        f"{MODELS}.policy.lm_policy:Policy.__init__": POLICY,
-        f"{MODELS}.policy.tq_policy:TQPolicy.train_from_meta": TRAIN_FROM_META,
-    },
-    "main": {
-        f"{ALGORITHMS}.loss:ClippedPGLossFn.__init__": "self cfg use_fused_linear_logprobs=",
-        f"{ALGORITHMS}.grpo:grpo_train": f"{SYNC} processor=",
-        f"{ALGORITHMS}.grpo:async_grpo_train": f"{ASYNC} processor=",
-        f"{ALGORITHMS}.single_controller_utils.setup:_create_advantage_estimator": "master_config",
-        f"{MODELS}.megatron.train:LogprobsPostProcessor.__init__": (
-            "self cfg sampling_params= use_fused_linear_logprobs="
-        ),
-        f"{MODELS}.policy.lm_policy:Policy.__init__": f"{POLICY} skip_weight_load=",
-        f"{MODELS}.policy.tq_policy:TQPolicy.train_from_meta": f"{TRAIN_FROM_META} train_fields=",
-    },
-}
-LOSS_FIELDS = (
-    "disable_ppo_ratio token_level_loss sequence_level_importance_ratios ratio_clip_min "
-    "ratio_clip_max ratio_clip_c reference_policy_kl_penalty reference_policy_kl_type "
-    "kl_input_clamp_value kl_output_clamp_value use_kl_in_reward "
-    "use_importance_sampling_correction truncated_importance_sampling_type "
-    "truncated_importance_sampling_ratio truncated_importance_sampling_ratio_min "
-    "use_on_policy_kl_approximation force_on_policy_ratio use_cispo positive_example_nll_weight"
-)
-
-
-def find(name: str) -> Any:
-    module, _, path = name.partition(":")
-    found = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
+WORKERS = "nemo_rl.models.policy.workers"
+LOGPROBS = automodel.LogprobsPostProcessor  # of DTensor's workers, which tests/real/stack runs
 
 
 def parameters(function: Any) -> str:
-    """As the tables above: `a b= *args **kwargs`."""
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    return " ".join(
-        stars.get(p.kind, "") + p.name + ("" if p.default is p.empty else "=")
-        for p in inspect.signature(function).parameters.values()
-    )
+    """The names, with "=" for one that has a default."""
+    found = inspect.signature(function).parameters.values()
+    return " ".join(p.name + ("" if p.default is p.empty else "=") for p in found)
 
 
-@pytest.mark.parametrize("name", sorted({*BOTH, *ONLY["v0.7.0"], *ONLY["main"]}))
-def test_parameters(name: str, ref: str) -> None:
-    expected = (BOTH | ONLY[ref]).get(name)
-    if expected is None:
-        with pytest.raises(ModuleNotFoundError):
-            find(name)
-    else:
-        assert parameters(find(name)) == expected
+def test_dtensors_post_processor_is_called_as_we_call_it() -> None:
+    made = "self cfg device_mesh cp_mesh tp_mesh cp_size enable_seq_packing= sampling_params="
+    called = "self logits data_dict processed_inputs original_batch_size original_seq_len"
+    assert parameters(LOGPROBS.__init__) == made
+    assert parameters(LOGPROBS.__call__) == f"{called} sequence_dim="
 
 
-def test_loss(ref: str) -> None:
-    config = find(f"{ALGORITHMS}.loss.loss_functions:ClippedPGLossConfig")
-    assert " ".join(config.model_fields) == LOSS_FIELDS
-    kinds = find(f"{ALGORITHMS}.loss.interfaces:LossInputType")
-    loss = find(f"{ALGORITHMS}.loss:ClippedPGLossFn")(config())
-    assert loss.input_type is kinds.LOGPROB
-    assert loss.loss_type.name == "TOKEN_LEVEL"
-    assert loss.reference_policy_kl_penalty == 0.01
-    for name in ("metric_normalizations", "use_fused_linear_logprobs"):
-        assert hasattr(loss, name) == (ref == "main")
-
-
-def test_estimator_factories(ref: str) -> None:
-    """The other modules import the factory by name; an unknown estimator raises."""
-    factory = find(f"{ALGORITHMS}.grpo:_create_advantage_estimator")
-    copies = ["grpo_sync", *(["single_controller_utils.setup"] if ref == "main" else [])]
-    for module in copies:
-        assert find(f"{ALGORITHMS}.{module}:_create_advantage_estimator") is factory
-    with pytest.raises(ValueError, match="Invalid adv_estimator name"):
-        factory(load_config([*OVERRIDES, "grpo.adv_estimator.name=nemo_algos"]))
+@pytest.mark.parametrize(
+    ("module", "worker", "extra"),
+    [
+        ("megatron_policy_worker", "MegatronPolicyWorker", PY_EXECUTABLES.MCORE),
+        ("dtensor_policy_worker_v2", "DTensorPolicyWorkerV2", PY_EXECUTABLES.AUTOMODEL),
+    ],
+)
+def test_workers(module: str, worker: str, extra: str) -> None:
+    assert registry.ACTOR_ENVIRONMENT_REGISTRY[f"{WORKERS}.{module}.{worker}"] == extra
+    found = import_module(f"{WORKERS}.{module}")
+    assert callable(getattr(found, f"{worker}Impl").get_logprobs)
+    backend = "megatron" if module.startswith("megatron") else "automodel"
+    train = import_module(f"nemo_rl.models.{backend}.train")
+    assert found.LogprobsPostProcessor is train.LogprobsPostProcessor
 
 
 def test_config_keeps_unknown_keys(ref: str) -> None:
     extra = ["+nemo_algos.method=etr", "+grpo.nemo_algos.x=1", "+loss_fn.nemo_algos_x=2"]
     config = load_config([*OVERRIDES, *extra])
-    assert isinstance(config, find(f"{ALGORITHMS}.grpo:MasterConfig"))
+    assert isinstance(config, grpo.MasterConfig)
     assert config.nemo_algos == {"method": "etr"}
     assert config.loss_fn.nemo_algos_x == 2
-    assert isinstance(config.grpo, dict) == (ref == "v0.7.0")
-    grpo = config.grpo["nemo_algos"] if ref == "v0.7.0" else config.grpo.nemo_algos
-    assert grpo == {"x": 1}
+    section = config.grpo["nemo_algos"] if ref == "v0.7.0" else config.grpo.nemo_algos
+    assert section == {"x": 1}
 
 
-def test_workers() -> None:
-    registry = find("nemo_rl.distributed.ray_actor_environment_registry:ACTOR_ENVIRONMENT_REGISTRY")
-    executables = find("nemo_rl.distributed.virtual_cluster:PY_EXECUTABLES")
-    for module, worker, extra in (
-        ("megatron_policy_worker", "MegatronPolicyWorker", executables.MCORE),
-        ("dtensor_policy_worker_v2", "DTensorPolicyWorkerV2", executables.AUTOMODEL),
-    ):
-        assert registry[f"{WORKERS}.{module}.{worker}"] == extra
-        assert callable(find(f"{WORKERS}.{module}:{worker}Impl.get_logprobs"))
-        backend = "megatron" if module.startswith("megatron") else "automodel"
-        processor = find(f"{MODELS}.{backend}.train:LogprobsPostProcessor")
-        assert find(f"{WORKERS}.{module}:LogprobsPostProcessor") is processor
+# ---- the keys of data sets and environments that `nemo-algos check` knows
 
 
-def test_data_plane_fields() -> None:
-    fields = find(f"{MODELS}.policy.tq_policy:DP_TRAIN_FIELDS")
-    assert "advantages" in fields and "entropies" not in fields
-    assert set(fields) - {"input_lengths", "sample_mask"} <= set(
-        find("nemo_rl.data_plane.column_io:TOKEN_ALIGNED_FIELDS")
-    )
+def arguments(kind: Any) -> set[str]:
+    """What the constructors of a data set and of its parents name; a variant is the registry's."""
+    while isinstance(kind, functools.partial):
+        kind = kind.func
+    inits = [k.__dict__["__init__"] for k in kind.__mro__[:-1] if "__init__" in k.__dict__]
+    named = [p for init in inits for p in inspect.signature(init).parameters.values()]
+    return {p.name for p in named if p.kind != p.VAR_KEYWORD} - {"self", "variant"}
+
+
+def test_arguments_of_data_sets_are_known() -> None:
+    found = set[str]().union(*map(arguments, DATASET_REGISTRY.values()))
+    assert found - set(GIVEN_BY_NEMO_RL) == checkout.release().data_set_keys
+
+
+def test_keys_of_environments_are_known() -> None:
+    environments = checkout.release().environments
+    ours = {
+        name for name, entry in ENV_REGISTRY.items() if "nemo_algos" in entry["actor_class_fqn"]
+    }
+    assert ENV_REGISTRY.keys() - ours == {*environments, *FOREIGN}
+    for name, keys in environments.items():
+        module = import_module(ENV_REGISTRY[name]["actor_class_fqn"].rpartition(".")[0])
+        (typed,) = [v for k, v in vars(module).items() if k.endswith("EnvConfig")]
+        assert {*keys} == set(typed.__annotations__), name
+
+
+def test_arguments_that_nemo_rl_gives_vllm_are_known(ref: str) -> None:
+    """Those of the one call in its worker, beside **vllm_kwargs."""
+    spec = importlib.util.find_spec("nemo_rl.models.generation.vllm.vllm_worker")
+    assert spec is not None and spec.origin is not None
+    calls = [
+        n for n in ast.walk(ast.parse(Path(spec.origin).read_text())) if isinstance(n, ast.Call)
+    ]
+    named = [{word.arg for word in call.keywords} for call in calls]
+    (given,) = [found for found in named if {None, "worker_extension_cls"} <= found]
+    assert {*GIVEN, None} <= given <= {*GIVEN, None, "logprobs_mode"}

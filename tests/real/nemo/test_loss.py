@@ -1,6 +1,7 @@
 """Our methods as NeMo-RL's loss: golden numbers, the embedded surrogate, its own loss untouched."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,10 +11,11 @@ import batches
 import nemo_batch
 import pytest
 import torch
-from device_waits import HostReads, Waits
 from nemo_batch import METHODS
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
@@ -76,20 +78,16 @@ def test_golden_numbers_through_nemo_rl(case):
         assert max(errors) < 1e-5, errors
 
 
-@pytest.mark.parametrize("correction", [{}, TIS], ids=["plain", "tis"])
-@pytest.mark.parametrize("dual_clip", [None, 1.5], ids=["no dual clip", "dual clip"])
-@pytest.mark.parametrize("name", METHODS)
-def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
-    if dual_clip and name not in batches.PLAIN:
-        with pytest.raises(ValueError, match=r"^method: .*dual_clip"):
-            build({"name": name, "dual_clip": dual_clip})
-        return
-    method = {"name": name, "dual_clip": dual_clip}
-    batch = batches.make(seed=3, large=False)
-    value, gradient, _ = nemo_batch.through(build(method), *batch, **correction)
-    wanted = batches.run(method, batch, LossConfig(**correction))
-    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
+# of a method's block and of loss_fn what is not at its default
+CASES = [({"name": name}, config) for name in METHODS for config in ({}, TIS)]
+CASES += [
+    ({"name": n, "dual_clip": 1.5}, c) for n in batches.PLAIN if n in METHODS for c in ({}, TIS)
+]
+
+
+@pytest.mark.parametrize(("method", "config"), CASES, ids=str)
+def test_agrees_with_the_embedded_surrogate(method, config):
+    nemo_batch.assert_embedded(method, batches.make(seed=3, large=False), **config)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -104,25 +102,33 @@ def test_the_kl_penalty_has_the_same_value_and_another_gradient(name):
 PENALTY = {"reference_policy_kl_penalty": 0.05}
 
 
+@pytest.mark.parametrize("jump", [0, 30])
 @pytest.mark.parametrize(
     ("name", "extra"),
     [*product(STOCK, ({}, PENALTY)), ("grpo", TIS)],  # gspo's weights are ours
     ids=str,
 )
-def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
+def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra, jump):
+    """Also at |l| up to 30: NeMo-RL's loss clamps no ratio, and our metrics say so."""
     algorithm = build(name)
-    batch = batches.make(seed=5, large=False, dtype=torch.float32)
-    data = nemo_batch.batch(algorithm, batch.rollouts)
-    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), batch.logprobs, data)
-    value, gradient, metrics = nemo_batch.through(algorithm, *batch, **extra)
+    rollouts, logprobs = batches.make(seed=5, large=False, dtype=torch.float32)
+    logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + jump, logprobs)
+    data = nemo_batch.batch(algorithm, rollouts)
+    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), logprobs, data)
+    value, gradient, metrics = nemo_batch.through(algorithm, rollouts, logprobs, **extra)
     assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
     assert stock[2].items() <= metrics.items()
+    assert metrics["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
+    assert metrics["ratio/clamped_tokens"] == metrics["ratio/clamped_sequences"] == 0
+    if jump:
+        assert metrics["kl/old"] > 1e8 and 0 < metrics["kl/old_sequence"] < 1e11
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, {"name": "etr", "terms": {"nll": {}}}], ids=str)
 def test_loss_and_metrics_add_up_over_micro_batches(name):
+    """Clips by sign are shares of that sign's tokens, as in the embedded engine."""
     algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=6, large=False)
+    rollouts, logprobs = batches.make(seed=7, large=False)
     data = nemo_batch.batch(algorithm, rollouts)
     loss = AlgorithmLoss(nemo_batch.config(), algorithm)
     value, _, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
@@ -138,15 +144,17 @@ def test_loss_and_metrics_add_up_over_micro_batches(name):
     theirs = {"sampling_importance_ratio"} if algorithm.base.method.ratio == "sequence" else set()
     for key in metrics.keys() - extrema - theirs:
         assert sum(p[1][key] for p in parts) == pytest.approx(metrics[key], rel=1e-5, abs=1e-6), key
-
-
-def test_metrics_are_those_of_the_embedded_engine():
-    batch = batches.make(seed=7, large=False)
-    _, _, metrics = nemo_batch.through(build("etr"), *batch)
-    wanted = batches.run("etr", batch, LossConfig()).stats.summary()
-    for name in ("clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
-        assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
-    assert metrics["clip/fraction"] > 0.05  # the bounds really clip here
+    collected = {key: [part[1][key] for part in parts] for key in parts[0][1]}  # as by the driver
+    got = {key: sum(values) for key, values in loss_metrics.by_sign(collected).items()}
+    want = batches.run(name, batches.Batch(rollouts, logprobs), LossConfig()).stats.summary()
+    names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
+    assert len(names) == 8 or name not in STUDIED  # some have no A < 0
+    assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}
+    assert {k: got[k] for k in names} == pytest.approx(
+        {k: want[k] for k in names}, rel=1e-5, abs=1e-9
+    )
+    if name in ("grpo", "etr", "apmpo"):
+        assert want["clip/positive_above"] > 0.05  # the bounds really clip here
 
 
 def test_approximate_entropy_is_of_the_true_logprobs():
@@ -157,51 +165,15 @@ def test_approximate_entropy_is_of_the_true_logprobs():
     assert metrics["approx_entropy"] == pytest.approx(float(-((lp - gen).exp() * lp).mean()), 1e-6)
 
 
-def test_the_loss_survives_pickling_with_its_method():
-    import ray.cloudpickle as cloudpickle
-
-    algorithm = build({"advantages": "erpo", "bounds": "etr"})
-    rollouts, logprobs = batches.make(seed=9, large=False)
-    data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-    copy = cloudpickle.loads(cloudpickle.dumps(loss))
-    for a, b in zip(
-        nemo_batch.loss_and_gradient(loss, logprobs, data)[:2],
-        nemo_batch.loss_and_gradient(copy, logprobs, data)[:2],
-        strict=True,
-    ):
-        assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("name", [m for m in METHODS if m != "gpg"])
 def test_max_log_ratio_acts_and_its_metrics_say_what_acted(name):
     method = {"name": name, "max_log_ratio": 0.5}
-    batch = batches.make(seed=4, large=False, spread=1.5)
-    value, gradient, metrics = nemo_batch.through(build(method), *batch)
-    wanted = batches.run(method, batch, LossConfig())
-    torch.testing.assert_close(value, wanted.value, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-5, atol=1e-7)
-    summary = wanted.stats.summary()
+    batch = batches.make(seed=3, large=False, spread=1.5)
+    *_, metrics, summary = nemo_batch.assert_embedded(method, batch)
     for metric in ("ratio/mean", "ratio/clamped_tokens", "ratio/clamped_sequences", "kl/old"):
         assert metrics[metric] == pytest.approx(summary[metric], rel=1e-6), metric
     assert metrics["ratio/clamped_tokens"] > 0.3
     assert metrics["probs_ratio"] == pytest.approx(summary["ratio/mean"], rel=1e-6)
-
-
-@pytest.mark.parametrize("name", STOCK)
-def test_where_nothing_is_clamped_the_metrics_say_so(name):
-    """NeMo-RL's own loss at |l| up to 30: its ratio, and no token at a clamp."""
-    algorithm = build(name)
-    rollouts, logprobs = batches.make(seed=4, large=False)
-    logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + 30, logprobs)
-    data = nemo_batch.batch(algorithm, rollouts)
-    stock = nemo_batch.loss_and_gradient(stock_of(algorithm), logprobs, data)
-    value, gradient, metrics = nemo_batch.through(algorithm, rollouts, logprobs)
-    assert torch.equal(stock[0], value) and torch.equal(stock[1], gradient)
-    assert stock[2].items() <= metrics.items()
-    assert metrics["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
-    assert metrics["ratio/clamped_tokens"] == metrics["ratio/clamped_sequences"] == 0
-    assert metrics["kl/old"] > 1e8 and 0 < metrics["kl/old_sequence"] < 1e11
 
 
 FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no numbers
@@ -216,11 +188,8 @@ FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no 
 }
 
 
-def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> batches.Batch:
-    """A flat group, then one with a signal.
-
-    far: log pi and log pi_old of a token of these rows, None: of an ordinary one.
-    """
+def two_groups(far: tuple[float, float], rows: slice) -> batches.Batch:
+    """A flat group, then one with a signal; far: log pi and log pi_old of a token of these rows."""
     rng = torch.Generator().manual_seed(0)
     old = -torch.rand(8, 5, generator=rng) - 0.5
     logprobs = old + 0.3 * torch.randn(8, 5, generator=rng)
@@ -229,23 +198,18 @@ def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> bat
         group=torch.arange(8) // 4,
         rewards=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0]),
         mask=torch.ones(8, 5, dtype=torch.bool),
-        old_logprobs=old.to(dtype),
-        ref_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
-        entropy=torch.rand(8, 5, generator=rng).to(dtype),
-        gen_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
+        old_logprobs=old,
+        ref_logprobs=torch.full((8, 5), -1.0),
+        entropy=torch.rand(8, 5, generator=rng),
+        gen_logprobs=torch.full((8, 5), -1.0),
     )
-    return batches.Batch(rollouts, logprobs.to(dtype))
+    return batches.Batch(rollouts, logprobs)
 
 
-def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
-    """The loss of rollouts that the driver saw without what is far.
-
-    ERPO refuses log-probs that are not finite there.
-    """
-    algorithm = build(name)
-    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
+def through_nemo(loss: ClippedPGLossFn, name: str, batch: batches.Batch) -> Any:
+    """A loss of rollouts that the driver saw without what is far, which ERPO refuses there."""
+    data = nemo_batch.batch(build(name), two_groups((-1.0, -1.0), slice(0)).rollouts)
     data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
-    loss = AlgorithmLoss(nemo_batch.config(**config), algorithm)
     return nemo_batch.loss_and_gradient(loss, batch.logprobs, data)
 
 
@@ -257,13 +221,13 @@ def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
 def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
     """Also beyond float32's exp: value and gradient, and the other group is as it was."""
     flat = slice(0, 4)
-    config = {"reference_policy_kl_penalty": kl, **TIS}
-    batch = two_groups(FAR[far], flat, torch.float32)
-    value, gradient, _ = through_nemo(name, batch, **config)
-    plain = two_groups((FAR[far][0], FAR[far][0]), flat, torch.float32)
+    config = nemo_batch.config(reference_policy_kl_penalty=kl, **TIS)
+    loss = AlgorithmLoss(config, build(name))
+    value, gradient, _ = through_nemo(loss, name, two_groups(FAR[far], flat))
+    plain = two_groups((FAR[far][0], FAR[far][0]), flat)
     plain.logprobs.nan_to_num_(0.0, 0.0, 0.0)
     plain.rollouts.old_logprobs.nan_to_num_(0.0, 0.0, 0.0)
-    wanted, wanted_gradient, _ = through_nemo(name, plain, **config)
+    wanted, wanted_gradient, _ = through_nemo(loss, name, plain)
     assert value == wanted and torch.equal(gradient, wanted_gradient)
     assert bool((gradient[flat] == 0).all()) == (kl == 0) and (gradient[4:] != 0).any()
 
@@ -273,16 +237,12 @@ def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in SPARSE])
 def test_elsewhere_what_is_not_finite_shows(name, rows, far):
     """The clamp would make 20 of an infinite log-ratio. GRPO and GSPO are NeMo-RL's own."""
-    batch = two_groups(FAR[far], rows, torch.float32)
-    value, gradient, _ = through_nemo(name, batch)
+    batch, algorithm = two_groups(FAR[far], rows), build(name)
+    value, gradient, _ = through_nemo(AlgorithmLoss(nemo_batch.config(), algorithm), name, batch)
     if name not in STOCK:
         assert value.isnan() and gradient[rows].isnan().any()
         return
-    algorithm = build(name)
-    stock = stock_of(algorithm)
-    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
-    data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
-    theirs = nemo_batch.loss_and_gradient(stock, batch.logprobs, data)
+    theirs = through_nemo(stock_of(algorithm), name, batch)
     torch.testing.assert_close((value, gradient), theirs[:2], rtol=0, atol=0, equal_nan=True)
 
 
@@ -299,6 +259,46 @@ def test_without_positions_the_loss_is_0(name):
     value.backward()
     assert value == 0 and leaf.grad is not None
     assert metrics["ratio/mean"] == 0 and not any(v != v for v in metrics.values())
+
+
+# ---- what makes a program wait for its device: reads of a value, shapes that depend on one
+
+READS = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2", "bincount"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts, within: what a device has to be waited for.
+
+    Reads of a value (.item(), bool(), float() and the like), boolean indexing, repeats without a
+    size, and copies to the host that are waited for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        sized = kwargs.get("output_size") is not None
+        boolean = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if name in READS or boolean or (name == "repeat_interleave" and not sized):
+            self.counts[name] += 1
+        return func(*args, **kwargs)
+
+
+class HostReads(TorchFunctionMode):
+    """Within, `counts`: reads that no dispatched operation shows on a CPU."""
+
+    METHODS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.METHODS:
+            self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def waits(loss: Any, data: Any, logprobs: torch.Tensor) -> tuple[Waits, HostReads]:
@@ -386,29 +386,6 @@ def test_numbers_that_depend_on_the_batch_travel():
     got = columns.read(nemo_batch.batch(algorithm, rollouts), algorithm)
     want = torch.full((len(rollouts), 1), 0.1 + float(rollouts.rewards.mean()))
     torch.testing.assert_close(got.high, want)
-
-
-def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine():
-    """Micro-batch by micro-batch, as NeMo-RL's driver gets them."""
-    rollouts, logprobs = batches.make(seed=7, large=False)
-    for method in METHODS:
-        algorithm = build(method)
-        data, logprobs = nemo_batch.batch(algorithm, rollouts), logprobs.where(rollouts.mask, 0.0)
-        loss, counts = AlgorithmLoss(nemo_batch.config(), algorithm), nemo_batch.counts(data)
-        parts: dict[str, list[float]] = {}
-        for i in range(len(logprobs)):
-            for k, v in loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts)[1].items():
-                parts.setdefault(k, []).append(v)
-        got = {k: sum(v) for k, v in loss_metrics.by_sign(parts).items()}
-        batch = batches.Batch(rollouts, logprobs)
-        want = batches.run(method, batch, LossConfig()).stats.summary()
-        names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
-        assert len(names) == 8 or method not in STUDIED  # some have no A < 0
-        assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}
-        for name in names:
-            assert got[name] == pytest.approx(want[name], rel=1e-5, abs=1e-9), (method, name)
-        if method in ("grpo", "etr", "apmpo"):
-            assert want["clip/positive_above"] > 0.05
 
 
 def test_a_share_of_no_tokens_is_left_out():

@@ -12,8 +12,7 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
 from no_ray import Done
-from off_sampler import OFFSETS, off
-from plugged import METHODS, Plugged
+from plugged import METHODS, OFFSETS, Plugged, off
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
@@ -102,81 +101,59 @@ class Queue:
         self.written.append(set(fields))
 
 
+COLUMNS = {
+    "input_ids": torch.tensor([[5, 6, 7], [5, 8, 9]]),
+    "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
+    "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]]),
+    "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+    "sample_mask": torch.tensor([1.0, 0.0]),
+}
+
+
+def written(proxy: DataPlaneProxy, estimator: Estimator, read: Any, sample_mask: Any) -> None:
+    """The queue's driver has read a batch, and writes its advantages."""
+    masked = read["token_mask"] * sample_mask[:, None]
+    prompts, rewards = torch.tensor([[1], [1]]), torch.zeros(2)
+    advantages = tensor_of(
+        estimator.compute_advantage(prompts, rewards, masked, logprobs_policy=read["prev_logprobs"])
+    )
+    proxy.write_to_dataplane(None, {"advantages": advantages, "sample_mask": sample_mask})
+
+
 @pytest.mark.parametrize("limit", [0.3, 0.2])
 def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) -> None:
-    columns = {
-        "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
-        "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, 5.0, 5.0]]),
-        "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
-        "sample_mask": torch.tensor([1.0, 1.0]),
-    }
+    columns = {k: COLUMNS[k] for k in ("generation_logprobs", "prev_logprobs", "token_mask")}
+    columns["sample_mask"] = torch.ones(2)
     queue, estimator = Queue(columns), Estimator(build({"name": "grpo"}))
     proxy = DataPlaneProxy(queue, estimator, MismatchConfig(stop_above=limit))
     wanted = [name for name in columns if name != "sample_mask"]
     read = proxy.read_from_dataplane(None, select_fields=wanted)
     assert list(read) == wanted  # the trainer's own mask of the rows is another one
     sample_mask = torch.tensor([1.0, 0.0])
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            torch.tensor([[1], [1]]),
-            torch.tensor([0.0, 0.0]),
-            read["token_mask"] * sample_mask[:, None],
-            logprobs_policy=read["prev_logprobs"],
-        )
-    )
-    fields = {"advantages": advantages, "sample_mask": sample_mask}
     if limit < 0.25:
         with pytest.raises(FloatingPointError, match=r"mean 0\.25"):
-            proxy.write_to_dataplane(None, fields)
+            written(proxy, estimator, read, sample_mask)
         assert queue.written == []
     else:
-        proxy.write_to_dataplane(None, fields)
+        written(proxy, estimator, read, sample_mask)
         assert estimator.last_metrics["rollouts/masked_share"] == 0.5
         assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
 
 
-def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """One token a step, each further from the sampler than the step before."""
-    estimator = Estimator(build("grpo"))
-    proxy, mask = PolicyProxy(object(), estimator), torch.tensor([[0.0, 1.0]])
-    for step in range(1, 13):
-        logprobs = {"prev_logprobs": torch.zeros(1, 2), "generation_logprobs": 0.002 * step * mask}
-        proxy._begin_step({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
-    assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
-
-
 def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
     """Of the queue's columns and of grpo_train's batch alike; the trainer sees no column more."""
-    batch = {
-        "input_ids": torch.tensor([[5, 6, 7], [5, 8, 9]]),
-        "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
-        "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]]),
-        "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
-        "sample_mask": torch.tensor([1.0, 0.0]),
-    }
     settings, estimator = MismatchConfig(dump=2), Estimator(build({"name": "grpo"}))
     for number, made in enumerate((PolicyProxy, DataPlaneProxy)):
         folder = tmp_path / str(number)
-        proxy = made(Queue(batch), estimator, settings, folder=folder, step=4)
+        proxy = made(Queue(COLUMNS), estimator, settings, folder=folder, step=4)
         for _ in range(2):
             if made is DataPlaneProxy:
                 wanted = ["generation_logprobs", "prev_logprobs", "token_mask"]
                 read = proxy.read_from_dataplane(None, select_fields=wanted)
                 assert list(read) == wanted
-                advantages = tensor_of(
-                    estimator.compute_advantage(
-                        torch.tensor([[1], [1]]),
-                        torch.tensor([0.0, 0.0]),
-                        read["token_mask"] * batch["sample_mask"][:, None],
-                        logprobs_policy=read["prev_logprobs"],
-                    )
-                )
-                fields = {"advantages": advantages, "sample_mask": batch["sample_mask"]}
-                proxy.write_to_dataplane(None, fields)
+                written(proxy, estimator, read, COLUMNS["sample_mask"])
             else:
-                proxy._begin_step(batch)
+                proxy._begin_step(COLUMNS)
         assert [path.name for path in (folder / "mismatch").iterdir()] == ["step_000006.npz"]
         dump = read_dump(folder / "mismatch" / "step_000006.npz")
         assert dump.tokens.tolist() == [[5, 6, 7], [5, 8, 9]] and dump.prompt_length[0] == 1
@@ -188,17 +165,10 @@ def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
     """What its logger writes of the columns that grpo_train gives it."""
     logger = Logger.__new__(Logger)
     logger.base_log_dir = str(tmp_path)
-    columns = {
-        "content": ["a", "b"],
-        "rewards": [1.0, 0.0],
-        "input_lengths": [3, 3],
-        "token_ids": [[5, 6, 7], [5, 8, 9]],
-        "token_loss_mask": [[0, 1, 1], [0, 1, 1]],
-        "sample_loss_mask": [1.0, 0.0],
-        "advantages": [[0.0, 1.0, 1.0], [0.0, -1.0, -1.0]],
-        "generation_logprobs": [[0.0, -1.0, -2.0], [0.0, -3.0, -4.0]],
-        "prev_logprobs": [[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]],
-    }
+    columns = {"content": ["a", "b"], "rewards": [1.0, 0.0], "input_lengths": [3, 3]}
+    renamed = {"input_ids": "token_ids"}
+    renamed |= {"token_mask": "token_loss_mask", "sample_mask": "sample_loss_mask"}
+    columns |= {renamed.get(name, name): values.tolist() for name, values in COLUMNS.items()}
     logger.log_batched_dict_as_jsonl(columns, "train_data_step1.jsonl")
     dump = read_dump(tmp_path / "train_data_step1.jsonl")
     assert dump.tokens.tolist() == columns["token_ids"] and dump.prompt_length[0] == 1

@@ -21,7 +21,7 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Component
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
+from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import FACTORY, in_place
 
@@ -87,15 +87,13 @@ def computed(algorithm: Algorithm, rollouts: Rollouts, own: dict[str, float]) ->
         assert getattr(grpo, FACTORY)(master(own)) is estimator
     data = nemo_batch.batch(algorithm, rollouts)
     estimator.entropy = nemo_batch.shifted(rollouts.entropy)
-    advantages = tensor_of(
-        estimator.compute_advantage(
-            prompt_ids=rollouts.group[:, None],
-            rewards=rollouts.rewards,
-            mask=data["token_mask"],
-            logprobs_policy=data["prev_logprobs"],
-            logprobs_reference=data["reference_policy_logprobs"],
-            generation_logprobs=data["generation_logprobs"],
-        )
+    advantages = nemo_batch.advantages_of(
+        estimator,
+        rollouts,
+        mask=data["token_mask"],
+        logprobs_policy=data["prev_logprobs"],
+        logprobs_reference=data["reference_policy_logprobs"],
+        generation_logprobs=data["generation_logprobs"],
     )
     return estimator, advantages, data
 
@@ -114,8 +112,9 @@ def test_the_loss_is_of_the_advantages_that_nemo_rl_trains_on(name, case):
     rollouts, logprobs = batches.make(seed=2, large=False)
     estimator, advantages, data = computed(algorithm, rollouts, CASES[case])
     trained = changed(advantages, data["token_mask"], CASES[case])
-    if "penalt" in case:
-        assert not torch.equal(trained, advantages)
+    if "penalt" in case:  # of these rows alone
+        moved = (trained != advantages).any(1).nonzero()[:, 0] % 3
+        assert set(moved.tolist()) == ({0, 1} if MALFORMED in CASES[case] else {0})
     data |= {"advantages": trained, **estimator.signals_for(trained)}
     value, gradient, _ = nemo_batch.loss_and_gradient(
         AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
@@ -127,23 +126,6 @@ def test_the_loss_is_of_the_advantages_that_nemo_rl_trains_on(name, case):
     (wanted,) = torch.autograd.grad(ours, leaf)
     torch.testing.assert_close(value, ours.detach(), rtol=1e-5, atol=1e-7, check_dtype=False)
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7, check_dtype=False)
-
-
-@pytest.mark.parametrize("name", ["etr", "erpo"])
-def test_a_penalty_reaches_its_message_alone(name):
-    rollouts, logprobs = batches.make(seed=2, large=False)
-    algorithm = build(name)
-    gradients = []
-    for own in ({}, CASES["penalty"]):
-        estimator, advantages, data = computed(algorithm, rollouts, own)
-        trained = changed(advantages, data["token_mask"], own)
-        data |= {"advantages": trained, **estimator.signals_for(trained)}
-        loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-        gradients.append(nemo_batch.loss_and_gradient(loss, logprobs, data)[1])
-    moved = (gradients[0] != gradients[1]).nonzero()
-    half = (rollouts.mask.shape[1] + 1) // 2
-    assert len(moved) and {int(row) % 3 for row, _ in moved} == {0}
-    assert all(column >= half for _, column in moved.tolist())
 
 
 @pytest.mark.parametrize("case", ["clip", "penalty", "clipped penalty"])

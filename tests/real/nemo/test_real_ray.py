@@ -6,7 +6,8 @@ is found; Ray also gives them the driver's working directory, which is therefore
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +17,35 @@ import nemo_batch
 import pytest
 import ray
 import torch
-from ray._private import ray_constants
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import worker_env
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
-Start = Callable[[], None]
+
+@contextmanager
+def workers() -> Iterator[None]:
+    """A Ray whose workers' path is $PYTHONPATH."""
+    environment = {
+        "py_executable": f"{sys.executable} -S",
+        "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"], "HF_HUB_OFFLINE": "1"},
+    }
+    with local_ray.running(num_cpus=2, runtime_env=environment):
+        yield
 
 
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
-    """Starts Ray with workers whose path is $PYTHONPATH: at first NeMo-RL and what is installed."""
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At first $PYTHONPATH is NeMo-RL and what is installed."""
     installed = [p for p in sys.path if Path(p).name == "site-packages"]
     nemo_rl = os.environ["PYTHONPATH"].split(os.pathsep)[0]  # conftest.py
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([nemo_rl, *installed]))
     monkeypatch.chdir(tmp_path)
-    # under `uv run` Ray would otherwise start the workers by `uv run` too
-    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-
-    def init() -> None:
-        environment = {
-            "py_executable": f"{sys.executable} -S",
-            "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"], "HF_HUB_OFFLINE": "1"},
-        }
-        local_ray.start(num_cpus=2, runtime_env=environment)
-
-    yield init
-    ray.shutdown()
 
 
-def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) -> None:
+def test_loss_and_signals_reach_workers_that_have_only_pythonpath() -> None:
     worker_env.export()
     assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(worker_env.ROOT)
-    start()
-    worker_env.check()
 
     def work(loss: Any, logprobs: Any, data: Any) -> dict[str, Any]:  # local: pickled by value
         import os
@@ -68,30 +63,33 @@ def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) 
         kinds = {"data": type(data).__name__, "loss": type(loss).__name__}
         return {"value": value.detach(), "gradient": gradient, "metrics": metrics, **where, **kinds}
 
-    remote = ray.remote(num_cpus=1)(work)
-    for method in ("etr", "quatro", "erpo", "apmpo", {"advantages": "erpo", "bounds": "etr"}):
-        algorithm = build(method)
-        rollouts, logprobs = batches.make(seed=11, large=False, dtype=torch.float32)
-        data = nemo_batch.batch(algorithm, rollouts)
-        shipped = any(key.startswith("nemo_algos_") for key in data)
-        assert shipped != (method in ("quatro", "erpo"))  # these two have nothing to ship
-        loss = AlgorithmLoss(nemo_batch.config(), algorithm)
-        leaf = logprobs.where(rollouts.mask, 0.0)
-        theirs = ray.get(remote.remote(loss, leaf, data), timeout=600)
-        value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
-        assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
-        assert theirs["metrics"] == metrics
-        assert theirs["pid"] != os.getpid() and not theirs["site"]
-        assert Path(theirs["file"]).parents[1] == worker_env.ROOT
-        assert (theirs["data"], theirs["loss"]) == ("BatchedDataDict", "AlgorithmLoss")
-
-
-def test_check_names_the_node_where_the_package_is_missing(start: Start) -> None:
-    """Without export(): the error that replaces an unpickling trace after the models are loaded."""
-    start()
-    with pytest.raises(ValueError, match="workers cannot import nemo_algos") as error:
+    with workers():
         worker_env.check()
-    (node,) = ray.nodes()
-    assert node["NodeManagerAddress"] in str(error.value)
-    assert "No module named 'nemo_algos" in str(error.value)
-    assert str(worker_env.ROOT) in str(error.value)
+
+        remote = ray.remote(num_cpus=1)(work)
+        for method in ("etr", "quatro", "erpo", "apmpo", {"advantages": "erpo", "bounds": "etr"}):
+            algorithm = build(method)
+            rollouts, logprobs = batches.make(seed=11, large=False, dtype=torch.float32)
+            data = nemo_batch.batch(algorithm, rollouts)
+            shipped = any(key.startswith("nemo_algos_") for key in data)
+            assert shipped != (method in ("quatro", "erpo"))  # these two have nothing to ship
+            loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+            leaf = logprobs.where(rollouts.mask, 0.0)
+            theirs = ray.get(remote.remote(loss, leaf, data), timeout=600)
+            value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
+            assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
+            assert theirs["metrics"] == metrics
+            assert theirs["pid"] != os.getpid() and not theirs["site"]
+            assert Path(theirs["file"]).parents[1] == worker_env.ROOT
+            assert (theirs["data"], theirs["loss"]) == ("BatchedDataDict", "AlgorithmLoss")
+
+
+def test_check_names_the_node_where_the_package_is_missing() -> None:
+    """Without export(): the error that replaces an unpickling trace after the models are loaded."""
+    with workers():
+        with pytest.raises(ValueError, match="workers cannot import nemo_algos") as error:
+            worker_env.check()
+        (node,) = ray.nodes()
+        assert node["NodeManagerAddress"] in str(error.value)
+        assert "No module named 'nemo_algos" in str(error.value)
+        assert str(worker_env.ROOT) in str(error.value)

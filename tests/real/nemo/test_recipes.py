@@ -4,11 +4,17 @@ import os
 from pathlib import Path
 
 import pytest
+from asked_conflicts import conflicts
+from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
 from omegaconf import OmegaConf
 
 from nemo_algos import config
+from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import versions
 from nemo_algos.preflight.check import launcher
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.rule import CORRECTION
+from nemo_algos.preflight.check.rules.fp8 import DIVISOR, FP8
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
 
@@ -124,3 +130,57 @@ def test_a_papers_other_programs_are_nemo_rls():
     assert master.data["train"]["output_key"] == "solution"
     assert master.checkpointing["model_save_format"] == "torch_save"
     assert master.policy["optimizer"]["kwargs"]["lr"] == 5e-6
+
+
+# ---- FP8, on eight GPUs
+
+
+def compose(name, *overrides):
+    written = config.read(FOLDER.parent / name)
+    keys = ["cluster.gpus_per_node=8", *overrides]
+    return launcher.compose(config.apply_overrides(written, keys)).master_config
+
+
+def test_the_hopper_block_trains_and_samples_in_fp8():
+    sizes = [f"{MEGATRON}.tensor_model_parallel_size=2"]
+    master = compose("fp8_hopper.yaml", *sizes)
+    policy = master.policy
+    megatron, vllm = policy["megatron_cfg"], policy["generation"]["vllm_cfg"]
+    assert megatron["fp8_cfg"] == {
+        "enabled": True,
+        "fp8": "e4m3",
+        "fp8_recipe": "blockwise",
+        "fp8_param": False,
+    }
+    assert megatron["enabled"] and not policy["dtensor_cfg"]["enabled"]
+    assert megatron["env_vars"] == {"NVTE_FP8_BLOCK_SCALING_FP32_SCALES": "1"}
+    assert megatron["optimizer"]["use_precision_aware_optimizer"] is False
+    assert policy["make_sequence_length_divisible_by"] == 2
+    assert policy["sequence_packing"]["enabled"] and policy["precision"] == "bfloat16"
+    assert (vllm["precision"], vllm["use_deep_gemm"]) == ("fp8", True)
+    assert master.loss_fn.use_importance_sampling_correction
+
+
+def test_the_blackwell_block_trains_in_bf16_and_samples_in_mxfp8(ref):
+    if ref == "v0.7.0":  # it would ignore is_mx
+        with pytest.raises(config.ConfigError, match=rf"{VLLM}\.is_mx: unknown key"):
+            compose("mxfp8_blackwell.yaml")
+        return
+    master = compose("mxfp8_blackwell.yaml")
+    megatron, vllm = master.policy["megatron_cfg"], master.policy["generation"]["vllm_cfg"]
+    assert megatron["enabled"] and not megatron["fp8_cfg"]["enabled"]
+    assert not master.policy["dtensor_cfg"]["enabled"]
+    assert (vllm["precision"], vllm["is_mx"]) == ("fp8", True)
+    assert vllm["quantization_ignored_layer_kws"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert master.loss_fn.use_importance_sampling_correction
+
+
+def test_no_fp8_recipe_of_nemo_rl_is_refused():
+    register_omegaconf_resolvers()
+    recipes = sorted((versions.EXAMPLES / "configs").rglob("grpo*fp8*.yaml"))
+    plain = [config.resolve(load_config(path)) for path in recipes]
+    assert len(plain) >= 8
+    assert sum(bool(config.at(p, f"{FP8}.enabled")) for p in plain) >= 5
+    for one in plain:
+        found = conflicts(one, {}, build("grpo"))
+        assert not [f for f in found if f.path.startswith((FP8, VLLM, CORRECTION, DIVISOR))]

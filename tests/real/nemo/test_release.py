@@ -19,9 +19,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from nemo_algos import config as strict
-from nemo_algos.config import SHIPPED, ConfigError, resolve
+from nemo_algos.config import SHIPPED, resolve
 from nemo_algos.engines.nemo import versions
-from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.release import PURPOSES, config_files, is_grpo, purpose
 
@@ -175,12 +174,3 @@ def test_it_composes_as_nemo_rl_merges(overrides):
     name = OmegaConf.select(config, "nemo_rl.config")
     merged = merge_with_override(load_config(EXAMPLES / name), config.copy())
     assert compose(config, checkout.release()).plain == resolve(merged)
-
-
-def test_unknown_keys_are_those_of_the_launcher():
-    config = written("grpo.num_prompts_per_stepp=3", "policy.generation.vllm_cfg.is_mx=true")
-    composed = compose(config, checkout.release())
-    assert composed.unknown
-    with pytest.raises(ConfigError) as error:
-        launcher.compose(config)
-    assert composed.unknown == [p for p in error.value.findings if "unknown key" in p.message]

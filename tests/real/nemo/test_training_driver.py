@@ -43,7 +43,6 @@ sys.exit({status})
     ("limit", "stop", "status", "exits"),
     [
         ("01:00:00:00", False, 0, 0),
-        (None, False, 0, 0),
         (None, False, 3, 3),
         (None, True, 0, 75),
         ("00:00:00:00", False, 0, 75),

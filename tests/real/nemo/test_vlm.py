@@ -18,7 +18,6 @@ import torch
 from nemo_rl.algorithms import grpo
 from nemo_rl.data.datasets.response_datasets import geometry3k
 from PIL import Image
-from ray._private import ray_constants
 from shipped_run import overridden
 
 from nemo_algos.engines.nemo import launch
@@ -39,10 +38,8 @@ class Workers:
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-    local_ray.start(num_cpus=4)
-    yield
-    ray.shutdown()
+    with local_ray.running(num_cpus=4):
+        yield
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import tempfile
 
-import parity
+import peer_cases
 
 from nemo_algos.algorithms.rollouts import Rollouts
 
@@ -15,7 +15,7 @@ Rollouts.largest_logprob = float("inf")
 
 def pytest_sessionfinish(session, exitstatus):
     if (path := os.environ.get("NEMO_ALGOS_PARITY")) and exitstatus == 0:
-        parity.write(path)
+        peer_cases.write(path)
 
 
 def pytest_configure(config):

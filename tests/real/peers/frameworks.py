@@ -5,18 +5,14 @@ advantages where they can be had without a model. What it gives to a worker is w
 gives: the counts of the whole batch, or the number of micro-batches.
 """
 
-# pyright: reportMissingImports=false
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import trl_peer
+import verl_peer
 from torch import Tensor
-from verl.trainer.ppo import core_algos
-from verl.workers.config import ActorConfig
 
 
 class Batch(NamedTuple):
@@ -58,26 +54,16 @@ def conforming(losses: dict[str, Loss], advantages: Advantages | None = None) ->
 
 
 def _verl(b: Batch, *, name: str, low: str = "clip_low", high: str = "clip_high") -> Tensor:
-    mode = {"gpg": "token-mean", "cispo": "token-mean"}.get(name, "seq-mean-token-mean")
-    low, high = b.params.get(low), b.params.get(high)
-    clip = (
-        {} if low is None else {"clip_ratio": low, "clip_ratio_low": low, "clip_ratio_high": high}
-    )
-    config = ActorConfig(
-        strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, clip_ratio_c=1e30, **clip
-    )
+    bounds = {"clip_low": b.params.get(low, 0.2), "clip_high": b.params.get(high, 0.2)}
+    mean = "token" if name in ("gpg", "cispo") else "sequence"
     sizes = {"batch_num_tokens": b.counts["tokens"], "global_batch_size": b.counts["rows"]}
-    config.global_batch_info.update(dp_size=1, **sizes)
-    compute = core_algos.get_policy_loss_fn(name)
-    return compute(b.old, b.logprobs, b.A, b.mask, mode, config)[0]
+    given = (b.old, b.logprobs, b.A, b.mask)
+    return verl_peer.loss(name, *given, aggregation=mean, batch=sizes, **bounds)
 
 
 def _verl_advantages(method: str, rewards: Tensor, group: list[int], mask: Tensor) -> Tensor:
-    scores, kind = torch.zeros(mask.shape, dtype=rewards.dtype), np.asarray(group)
-    scores[:, -1] = rewards
-    if method == "gpg":
-        return core_algos.compute_gpg_outcome_advantage(scores, mask, kind)[0]
-    return core_algos.compute_grpo_outcome_advantage(scores, mask, kind)[0]
+    compute = verl_peer.advantages_gpg if method == "gpg" else verl_peer.advantages_grpo
+    return compute(rewards, mask, group)
 
 
 verl = conforming(
@@ -95,21 +81,18 @@ verl = conforming(
 
 
 def _trl(b: Batch, *, loss_type: str, level: str = "token") -> Tensor:
-    high = b.params["clip_high"] + (loss_type == "cispo")
-    config = trl_peer._config(
+    return trl_peer.loss(
+        b.old,
+        b.logprobs,
+        (b.A * b.mask).sum(1) / b.mask.sum(1).clamp(min=1),
+        b.mask,
+        tokens=b.counts["tokens"],
         loss_type=loss_type,
         importance_sampling_level=level,
         epsilon=b.params["clip_low"],
-        epsilon_high=high,
+        epsilon_high=b.params["clip_high"] + (loss_type == "cispo"),
         gradient_accumulation_steps=b.counts["pieces"],
-        beta=0.0,
     )
-    trainer = trl_peer.BareTrainer(config, b.logprobs)
-    trainer.current_gradient_accumulation_steps = b.counts["pieces"]
-    per_sequence = (b.A * b.mask).sum(1) / b.mask.sum(1).clamp(min=1)
-    batch = trl_peer._batch(b.old, per_sequence, b.mask, None)
-    batch["num_items_in_batch"] = torch.tensor(b.counts["tokens"])
-    return trainer._compute_loss(trainer.model, batch)
 
 
 trl = conforming(

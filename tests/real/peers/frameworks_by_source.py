@@ -3,7 +3,7 @@
 from collections import defaultdict
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -14,12 +14,15 @@ from torch import Tensor, nn
 # ---- ms-swift
 
 
+SWIFT = {"torch": torch, "Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple}
+SWIFT |= {"nanmin": torch.min, "nanmax": torch.max, "WINDOW_NORMALIZED_LOSS_TYPES": ["cispo"]}
+SWIFT_TRAINER = "rlhf_trainers/grpo_trainer.py"
+
+
 @cache
-def swift_source() -> dict[str, Any]:
-    names: dict[str, Any] = {"torch": torch, "nanmin": torch.min, "nanmax": torch.max}
-    names |= {"Dict": dict, "List": list, "WINDOW_NORMALIZED_LOSS_TYPES": ["cispo"]}
-    take("swift/rl_core/advantage.py", "compute_advantages_dynamic", names)
-    return take("swift/rlhf_trainers/grpo_trainer.py", "_compute_loss_and_metrics", names)
+def swift_function(file: str, name: str) -> Any:
+    """The function or method `name` of a file of ms-swift, by itself."""
+    return take(f"swift/{file}", name, dict(SWIFT))[name]
 
 
 class Off(SimpleNamespace):
@@ -50,18 +53,24 @@ def _swift(b: Batch, *, loss_type: str, level: str = "token") -> Tensor:
         old_per_token_logps=b.old,
         num_items_in_batch=b.counts["tokens"],
     )
-    loss = swift_source()["_compute_loss_and_metrics"](trainer, trainer.model, {}, batch)[0]
+    compute = swift_function(SWIFT_TRAINER, "_compute_loss_and_metrics")
+    loss = compute(trainer, trainer.model, {}, batch)[0]
     return loss / b.counts["pieces"]  # as Trainer.training_step
 
 
-def _swift_advantages(method: str, rewards: Tensor, group: list[int], mask: Tensor) -> Tensor:
+def swift_advantages(name: str, rewards: Tensor, group: list[int], scale: str = "group") -> Tensor:
+    """[B]: advantage_estimator `name`, scale_rewards `scale`."""
     prompts, requests = [str(g) for g in group], [str(i) for i in range(len(group))]
+    compute = swift_function("rl_core/advantage.py", "compute_advantages_dynamic")
     torch.set_default_dtype(torch.float64)  # of its own temporaries
     try:
-        compute = swift_source()["compute_advantages_dynamic"]
-        return compute(rewards[:, None], torch.ones(1), prompts, requests)[0][:, None]
+        return compute(rewards[:, None], torch.ones(1), prompts, requests, name, scale)[0]
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def _swift_advantages(method: str, rewards: Tensor, group: list[int], mask: Tensor) -> Tensor:
+    return swift_advantages("grpo", rewards, group)[:, None]
 
 
 swift = conforming(

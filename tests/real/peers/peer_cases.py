@@ -1,7 +1,10 @@
-"""Batches, and our losses and gradients on them, that peers' are compared with."""
+"""Batches, our losses and gradients on them, and how far peers' are from them."""
 
-from collections.abc import Callable
+import csv
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -71,17 +74,47 @@ def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
 
 
 def ours(
-    method: dict[str, Any], data: Batch, kl_coef: float, **kl: Any
+    method: dict[str, Any],
+    data: Batch,
+    kl_coef: float = 0.0,
+    correction: dict[str, Any] | None = None,
+    **kl: Any,
 ) -> tuple[Result, dict[str, Tensor]]:
     """Loss and gradient, and the sums of the statistics."""
-    algorithm = build(method)
-    signals = algorithm.signals(data.rollouts)
+    algorithm = build(method, correction)
+    rollouts, _ = algorithm.correct(data.rollouts)
+    signals = algorithm.signals(rollouts)
     config = LossConfig(reference_policy_kl_penalty=kl_coef, **kl)
-    counts, sums = Counts.of(data.rollouts.mask), {}
+    counts, sums = Counts.of(rollouts.mask), {}
 
     def loss(logprobs: Tensor) -> Tensor:
-        value, stats = policy_loss(algorithm, logprobs, data.rollouts, signals, counts, config)
+        value, stats = policy_loss(algorithm, logprobs, rollouts, signals, counts, config)
         sums.update(stats.sums)
         return value
 
     return differentiate(loss, data.logprobs), sums
+
+
+# ---- the largest differences found, by method and what it was compared with
+
+FIGURES: dict[tuple[str, str], list[Sequence[float | None]]] = {}
+
+
+def record(method: str, against: str, loss: float | None, gradient: float) -> None:
+    """Differences of one batch; loss: None where the values are not those of one function."""
+    FIGURES.setdefault((method, against), []).append((loss, gradient))
+
+
+def write(path: str) -> None:
+    """A row each, the largest of all batches."""
+    with Path(path).open("w", newline="") as file:
+        line = csv.writer(file, lineterminator="\n").writerow
+        line(("method", "against", "loss", "gradient"))
+        for names, found in sorted(FIGURES.items()):
+            line((*names, *(largest(values) for values in zip(*found, strict=True))))
+
+
+def largest(values: Sequence[float | None]) -> str:
+    """Rounded up to a power of ten, so that another machine's rounding is no change."""
+    known = [value for value in values if value is not None]
+    return f"1e{math.ceil(math.log10(max(*known, 1e-17)))}" if known else ""

@@ -7,16 +7,13 @@ import inspect
 import pytest
 import torch
 import verl_peer
+from peer_cases import Batch, differentiate, ours
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.trainer.ppo import core_algos
 from verl.trainer.ppo import rollout_corr_helper as verl_corr
-from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.correction import OPTIONS, PRESETS, CorrectionConfig, correct
-from nemo_algos.algorithms.extensions.loss_config import LossConfig
-from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 
 FIELDS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
@@ -59,13 +56,13 @@ def by_verl(batch, config):
     return proto and proto.batch["rollout_is_weights"], mask.bool()
 
 
-def same(batch, ours, config, tolerance):
+def same(batch, own, config, tolerance):
     weights, mask = by_verl(batch, config)
-    got, _ = correct(ours, batch)
+    got, _ = correct(own, batch)
     assert torch.equal(got.mask, mask)
-    own = got.rollout_is_weights.where(batch.mask, 0.0)
+    weighed = got.rollout_is_weights.where(batch.mask, 0.0)
     torch.testing.assert_close(
-        own, batch.mask.double() if weights is None else weights, **tolerance
+        weighed, batch.mask.double() if weights is None else weights, **tolerance
     )
     return got
 
@@ -120,27 +117,10 @@ def test_batch_normalisation(level, threshold):
     assert not torch.equal(plain.rollout_is_weights, got.rollout_is_weights)
 
 
-def actor(name, mean, **settings):
-    mode = {"token": "token-mean", "sequence": "seq-mean-token-mean"}[mean]
-    policy_loss = PolicyLossConfig(loss_mode=name, **settings)
-    config = ActorConfig(
-        strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, clip_ratio_c=1e30,
-        policy_loss=policy_loss,
-    )  # fmt: skip
-    return config, mode
-
-
-def with_gradient(function, logprobs):
-    logprobs = logprobs.clone().requires_grad_()
-    value = function(logprobs)
-    value.backward()
-    return value.detach(), logprobs.grad
-
-
-def agree(ours, theirs, tolerance):
-    for got, want in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(got, want, **tolerance)
-    assert ours[1].abs().max() > 0
+def agree(got, theirs, logprobs, mean):
+    want = differentiate(theirs, logprobs)
+    torch.testing.assert_close(got, want, **(EXACT if mean == "token" else NEARLY))
+    assert got.grad.abs().max() > 0
 
 
 def current(batch, seed=1):
@@ -157,8 +137,6 @@ LOSSES = [  # verl's, and ours
     ("cispo", {"name": "cispo"} | CLIP),
     ("gpg", {"name": "gpg"}),
 ]
-
-
 # of token weights gspo's one gradient takes the mean; verl's, as gspo_token, takes each token's own
 CASES = [
     (name, *loss)
@@ -175,21 +153,16 @@ def test_loss_and_gradient_decoupled(name, verls, method):
     corrected, _ = algorithm.correct(batch)
     signals, logprobs = algorithm.signals(corrected), current(batch)
     weights, mask = by_verl(batch, of_verl(name)) if name != "disabled" else (None, batch.mask)
-    config, mode = actor(verls, algorithm.mean)
-    advantages = signals.advantages.expand(B, S)
+    mean = {"aggregation": algorithm.mean, "weights": weights}
 
     def theirs(logprobs):
-        given = (batch.old_logprobs, logprobs, advantages, mask, mode, config, weights)
-        loss, _ = core_algos.get_policy_loss_fn(verls)(*given)
+        given = (batch.old_logprobs, logprobs, signals.advantages, mask)
+        loss = verl_peer.loss(verls, *given, **mean)
         penalty = verl_peer.k3_kl(logprobs, batch.ref_logprobs, mask, aggregation=algorithm.mean)
         return loss + 0.01 * penalty
 
-    def own(logprobs):
-        counts, config = Counts.of(corrected.mask), LossConfig(reference_policy_kl_penalty=0.01)
-        return policy_loss(algorithm, logprobs, corrected, signals, counts, config).value
-
-    tolerance = EXACT if algorithm.mean == "token" else NEARLY
-    agree(with_gradient(own, logprobs), with_gradient(theirs, logprobs), tolerance)
+    got, _ = ours(method, Batch(batch, logprobs), 0.01, {"preset": name})
+    agree(got, theirs, logprobs, algorithm.mean)
 
 
 @pytest.mark.parametrize(
@@ -210,20 +183,13 @@ def test_loss_and_gradient_with_old_as_the_sampler(name, mean):
     assert torch.equal(corrected.old_logprobs, batch.gen_logprobs) and metrics == {}
     assert corrected.mask is batch.mask
     signals, counts = algorithm.signals(corrected), Counts.of(batch.mask)
-    actors, mode = actor("bypass_mode", mean, rollout_correction=config)
-    actors.global_batch_info.update(
-        dp_size=1, batch_num_tokens=counts.tokens, global_batch_size=counts.sequences
-    )
-    advantages = signals.advantages.expand(B, S)
-    drift = 1e-5 * (current(batch) - batch.old_logprobs)
-    logprobs = batch.old_logprobs + drift
+    sizes = {"batch_num_tokens": counts.tokens, "global_batch_size": counts.sequences}
+    settings = {"aggregation": mean, "batch": sizes, "rollout_correction": config}
+    logprobs = batch.old_logprobs + 1e-5 * (current(batch) - batch.old_logprobs)
 
     def theirs(logprobs):
-        given = (batch.gen_logprobs, logprobs, advantages, batch.mask, mode, actors)
-        return core_algos.compute_policy_loss_bypass_mode(*given)[0]
+        args = (batch.gen_logprobs, logprobs, signals.advantages, batch.mask)
+        return verl_peer.loss("bypass_mode", *args, **settings)
 
-    def ours(logprobs):
-        return policy_loss(algorithm, logprobs, corrected, signals, counts).value
-
-    tolerance = EXACT if mean == "token" else NEARLY
-    agree(with_gradient(ours, logprobs), with_gradient(theirs, logprobs), tolerance)
+    got, _ = ours(method, Batch(batch, logprobs), correction=given)
+    agree(got, theirs, logprobs, mean)

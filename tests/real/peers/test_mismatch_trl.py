@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import trl_runs
-from trl_model import one_thread, saved  # noqa: F401
-from trl_runs import settings, trainer
+from trl_runs import one_thread, saved, settings, trainer  # noqa: F401
 
 from nemo_algos.engines.mismatch.dump import RECORDING, SAVED, read
 from nemo_algos.lab.mismatch.verdict import diagnose

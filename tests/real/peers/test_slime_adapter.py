@@ -17,24 +17,19 @@ from says import Says
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
+from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, build, policy_loss
 from nemo_algos.engines.adapters.slime_settings import ASKED, REPLACED, judge
 
 PROMPTS, GROUP, BATCH, VOCABULARY, LR = 6, 4, 8, 11, 5.0  # three optimizer batches of 8 responses
 HERE, EXAMPLES = Path(__file__).parent, Path(__file__).parents[3] / "examples"
 PENALTY = 0.02
 LOSS = LossConfig(reference_policy_kl_penalty=PENALTY)
-SEEDS = ("etr", "quatro", "erpo", "apmpo")
-METHODS = {
+METHODS = {name: name for name in ("quatro", "erpo", "apmpo", "gpg", "cispo")}
+METHODS |= {
     "etr": {"name": "etr", "micro": 0.05},
-    "quatro": "quatro",
-    "erpo": "erpo",
-    "apmpo": "apmpo",
     "erpo+etr": {"advantages": "erpo", "bounds": {"name": "etr", "clip_base": 0.05, "micro": 0.02}},
     "gspo+etr": {"name": "gspo", "bounds": "etr"},
     "grpo": {"name": "grpo", "clip_high": 0.28},
-    "gpg": "gpg",
-    "cispo": "cispo",
 }
 DYNAMIC = ["--use-dynamic-batch-size", "--max-tokens-per-gpu", "24"]
 CUTS = {  # ranks, those among them that share sequences, how micro-batches are cut
@@ -88,9 +83,6 @@ def cases() -> dict[str, Any]:
         for name, method in METHODS.items():
             every[f"{name}, {cut}"] = {"config": config(method), **shape}
     one = {"ranks": 1, "context": 1, "flags": [*flags, str(BATCH), *DYNAMIC]}
-    for name in SEEDS:
-        whole = [*flags, str(PROMPTS * GROUP), *DYNAMIC]
-        every[f"{name}, one step"] = {**one, "config": config(METHODS[name]), "flags": whole}
     slimes = {"loss_type": "policy_loss", "kl_loss_coef": PENALTY, "kl_loss_type": "k2"}
     slimes |= {"use_kl_loss": True, "eps_clip_high": 0.28}
     corrected = {"use_importance_sampling_correction": True}
@@ -101,8 +93,6 @@ def cases() -> dict[str, Any]:
     near = {**one, "filtered": False, "lr": 0.5}  # far off, r k3 is clamped by either side
     every["slime's own, unbiased"] = {"config": slimes | own, **near}
     own = k2 | {"reference_policy_kl_type": "unbiased"}
-    plain = k2 | {"reference_policy_kl_type": "k3"}
-    every["as slime, k3"] = {"config": config("grpo", loss_fn=plain), **near}
     every["as slime, unbiased"] = {"config": config("grpo", loss_fn=own), **near}
     every["corrected"] = {"config": config("grpo", loss_fn=corrected), **one}
     every["siblings"] = {"config": config("grpo"), **one, "siblings": True}
@@ -190,26 +180,11 @@ def test_slimes_trainer_takes_our_steps(runs, method, cut):
     assert max(x["kl/old"] for x in want["steps"]) > 1e-4  # the policy has moved between them
 
 
-@pytest.mark.parametrize("method", SEEDS)
-def test_one_step_is_the_one_call_of_the_library(runs, method):
-    table = tables()["actor"].double().requires_grad_()
-    value, metrics = batch_loss(METHODS[method], scored(table)[0], rollouts(), LOSS)
-    (got,) = runs[f"{method}, one step"]
-    closely(got["gradients"][0].double(), torch.autograd.grad(value, table)[0])
-    assert got["logged"][1]["train/loss"] == pytest.approx(metrics["loss"], abs=1e-6)
-
-
 @pytest.mark.parametrize("kl", ["", ", unbiased"])
 def test_grpo_is_slimes_own_loss_at_equal_settings(runs, kl):
     """Its advantages and loss; no response is empty, for slime's mean has those in its count."""
     ours, slimes = (runs[k + kl][0]["gradients"] for k in ("as slime", "slime's own"))
     closely(ours, slimes)
-
-
-def test_the_unbiased_kl_has_another_gradient(runs):
-    """In the first update, before which both are the same."""
-    with_it, without = (runs[k][0]["gradients"][0] for k in ("as slime, unbiased", "as slime, k3"))
-    assert (with_it - without).abs().max() > 1e-4
 
 
 def test_the_samplers_log_probs_correct_the_loss(runs):

@@ -19,11 +19,11 @@ from statistics import fmean
 import pytest
 import torch
 import trl_runs
+from datasets import Dataset
 from peft import LoraConfig
 from says import Says
 from trl import GRPOConfig, GRPOTrainer
-from trl_model import one_thread, saved  # noqa: F401
-from trl_runs import GROUP, settings, trainer, trajectory
+from trl_runs import GROUP, one_thread, saved, settings, trainer, trajectory  # noqa: F401
 
 from nemo_algos import ConfigError, build
 from nemo_algos.algorithms import core
@@ -39,52 +39,42 @@ def model(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("countdown"), 100)
 
 
-PAIRS = {  # TRL's settings, our blocks
+PAIRS = {  # TRL's settings, our blocks, and how a batch is cut
     "grpo, with a KL penalty": (
         {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
         {"method": {"name": "grpo"}, "loss_fn": {"reference_policy_kl_penalty": 0.04}},
+        {},
     ),
     "dapo, accumulated": (
         {"loss_type": "dapo", "epsilon_high": 0.28, "delta": 1.5},
         {"method": {"name": "grpo", "aggregation": "token", "clip_high": 0.28, "dual_clip": 1.5}},
+        {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2},
+    ),
+    "an entropy bonus, two optimizer batches of each generation": (
+        {"loss_type": "grpo", "entropy_coef": 0.02},
+        {"method": {"name": "grpo", "terms": {"entropy": {"coef": 0.02}}}},
+        {"per_device_train_batch_size": 32, "steps_per_generation": 2},
     ),
 }
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_our_grpo_is_trls(pair, model, monkeypatch):
+def test_our_loss_is_trls(pair, model, monkeypatch):
     """40 steps, two to a batch; with TRL's epsilon beside the standard deviation."""
     monkeypatch.setattr(core.groups, "advantages", partial(core.groups.advantages, eps=1e-4))
-    theirs, ours = PAIRS[pair]
-    halved = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}
-    plain = {"max_steps": 40, "num_iterations": 2} | (halved if "accumulated" in pair else {})
+    theirs, ours, cut = PAIRS[pair]
+    plain = {"max_steps": 40, "num_iterations": 2, **cut}
     logs = []
     for changed, own in ((theirs, {}), ({}, ours)):
         run = trainer(model, settings(model, **plain, **changed), **own)
         run.train()
         logs.append(run.state.log_history[:-1])
     rewards = [[row["reward"] for row in log if "reward" in row] for log in logs]
-    assert rewards[0] == rewards[1] and len(set(rewards[0])) > 10
+    assert rewards[0] == rewards[1] and len(set(rewards[0])) > len(rewards[0]) // 2
     losses = [torch.tensor([row["loss"] for row in log]) for log in logs]
     assert len(losses[0]) == 40 and losses[0].abs().max() > 1e-2
     torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
     assert max(row["clip/fraction"] for row in logs[1]) > 0
-
-
-def test_our_entropy_bonus_is_trls(model, monkeypatch):
-    """Over two optimizer batches of each generation, so means are of the right one."""
-    monkeypatch.setattr(core.groups, "advantages", partial(core.groups.advantages, eps=1e-4))
-    plain = {"max_steps": 8, "per_device_train_batch_size": 32, "steps_per_generation": 2}
-    ours = {"method": {"name": "grpo", "terms": {"entropy": {"coef": 0.02}}}}
-    logs = []
-    for changed, own in (({"loss_type": "grpo", "entropy_coef": 0.02}, {}), ({}, ours)):
-        run = trainer(model, settings(model, num_iterations=2, **plain, **changed), **own)
-        run.train()
-        logs.append(run.state.log_history[:-1])
-    both = ([[row[k] for row in log if k in row] for log in logs] for k in ("reward", "loss"))
-    rewards, losses = both
-    assert rewards[0] == rewards[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0, abs=1e-6) and len(losses[0]) == 8
 
 
 LEARNERS = ["etr", "quatro", "erpo", "apmpo", COMBINED, {"name": "gspo", "bounds": "etr"}]
@@ -259,37 +249,40 @@ def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
     assert read - refused == {"max_completion_length", *judged}  # of sampling, too
 
 
-def test_what_trl_cannot_give(model):
-    spo = build({"name": "spo", "terms": {"adaptive_entropy": {}}})
-    assert [str(finding) for finding in adapter.misfits(spo, settings(model))] == [
-        Says("method: spo+adaptive_entropy drift prompt TRL")
-    ]
-    uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
-    assert found(model, **uneven) == {
-        "args.steps_per_generation": Says("gradient_accumulation_steps")
-    }
-    assert found(model, use_vllm=True) == {
-        "args.vllm_importance_sampling_correction": Says(
-            "False loss_fn.use_importance_sampling_correction"
-        )
-    }
-
-
-CORRECTED = {"use_importance_sampling_correction": True}
+WEIGHTS = "loss_fn.use_importance_sampling_correction"
+CORRECTION = {"loss_fn": {"use_importance_sampling_correction": True}}
 OURS = {"use_vllm": True, "vllm_importance_sampling_correction": False}
+CUTS = [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}]
+LACKING = [  # what is asked for, the key, words of the message
+    ({"method": {"name": "opd"}}, "method", "teacher"),
+    (
+        {"use_vllm": True},
+        f"args.{adapter.CORRECTION}",
+        "False loss_fn.use_importance_sampling_correction",
+    ),
+    (
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
+        "args.steps_per_generation",
+        "gradient_accumulation_steps",
+    ),
+    (CORRECTION, WEIGHTS, "rollout_func"),
+    *((CORRECTION | OURS | cut, f"args.{next(iter(cut))}", "") for cut in CUTS),
+]
 
 
-def test_a_correction_needs_the_samplers_log_probs(model):
-    key = "loss_fn.use_importance_sampling_correction"
-    assert "rollout_func" in found(model, loss_fn=CORRECTED)[key]
-    unrefused(model, loss_fn=CORRECTED, sampled=True)
-    unrefused(model, loss_fn=CORRECTED, **OURS)
+@pytest.mark.parametrize(("asked", "key", "words"), LACKING, ids=str)
+def test_what_trl_cannot_give_is_refused(model, asked, key, words):
+    assert found(model, **asked) == {key: Says(words)}
 
 
-@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}], ids=str)
-def test_a_cut_distribution_is_no_weight(model, cut):
-    assert f"args.{next(iter(cut))}" in found(model, loss_fn=CORRECTED, **OURS, **cut)
-    unrefused(model, **OURS, **cut)
+def test_what_it_can_give_is_not(model):
+    spo = build({"name": "spo", "terms": {"adaptive_entropy": {}}})
+    (finding,) = adapter.misfits(spo, settings(model))
+    assert str(finding) == Says("method: spo+adaptive_entropy drift prompt TRL")
+    unrefused(model, **CORRECTION, sampled=True)
+    for cut in ({}, *CUTS):
+        unrefused(model, **OURS, **cut)
+    unrefused(model, **CORRECTION, **OURS)
 
 
 def test_dr_grpo_divides_by_trls_limit(model):
@@ -300,14 +293,11 @@ def test_dr_grpo_divides_by_trls_limit(model):
     assert found == [settings(model).max_completion_length, 77]
 
 
-def test_a_method_that_needs_a_teacher_is_refused(model):
-    assert "teacher" in found(model, {"name": "opd"})["method"]
-
-
-def test_blocks_are_judged_as_in_a_config(model):
-    assert found(model, {"name": "etr", "mikro": 0.1}) == {"method.mikro": Says("micro")}
-    assert found(model, loss_fn={"ratio_clip_min": 0.2}) == {
-        "loss_fn": Says("ratio_clip_min method.clip_low")
+def test_wrong_blocks_and_wrong_settings_are_told_at_once(model):
+    assert found(model, {"name": "etr", "mikro": 0.1}, {"ratio_clip_min": 0.2}, epsilon=0.1) == {
+        "method.mikro": Says("micro"),
+        "loss_fn": Says("ratio_clip_min method.clip_low"),
+        "args.epsilon": Says("method.clip_low method.clip_high"),
     }
 
 
@@ -362,11 +352,6 @@ def test_one_update_per_batch_is_warned_of(model, recwarn):
     assert len(warned("etr")) == 1
     assert warned("etr", num_iterations=4) == warned("grpo") == []
     assert warned("etr", steps_per_generation=2) == []
-
-
-def test_a_wrong_method_and_wrong_settings_are_told_at_once(model):
-    messages = found(model, {"name": "etr", "mikro": 0.1}, {"ratio_clip_min": 0.2}, epsilon=0.1)
-    assert messages.keys() == {"method.mikro", "loss_fn", "args.epsilon"}
 
 
 def test_rewards_are_weighted_and_one_function_may_have_none(model):
@@ -459,3 +444,60 @@ def test_the_method_is_recorded_for_the_report(model, tmp_path):
     config = json.loads((Path(made.args.output_dir) / "nemo_algos.json").read_text())["config"]
     assert config["method"] == block and config["grpo"] == {"seed": 42}
     assert config["trl"]["learning_rate"] == 1e-3 and "output_dir" not in config["trl"]
+
+
+# ---- adaptive_entropy: its coefficient, and what a checkpoint keeps
+
+COEF = "adaptive_entropy/coef"
+SGD = {"optim": "sgd", "learning_rate": 0.01, "max_grad_norm": 0.0, "num_generations": 4}
+SGD |= {"per_device_train_batch_size": 12, "num_generations_eval": 4, "max_steps": 12}
+ASKED = [{"prompt": f"{i} 2 > 5 :", "numbers": [i, 2], "target": 5} for i in range(3)]
+
+
+def on_given(model, method, **changed):
+    """A trainer on given completions."""
+    named = {"rollout_func": trl_runs.given, "reward_funcs": trl_runs.even}
+    named["eval_dataset"] = Dataset.from_list(ASKED)
+    return trainer(model, settings(model, **SGD | changed), method, **named)
+
+
+ADAPTED = {"target": 2.0, "start": 0.2, "delta": 0.1, "largest": 0.3}
+METHOD = {"name": "grpo", "terms": {"adaptive_entropy": ADAPTED}}
+
+
+def test_the_coefficient_moves_once_a_batch_by_the_entropy_of_its_sampler(model):
+    """Two updates a batch; evaluations between them, in which nothing moves."""
+    run = on_given(model, METHOD, num_iterations=2, eval_strategy="steps", eval_steps=1)
+    run.train()
+    first = [row for row in run.state.log_history if COEF in row]  # of each batch's updates
+    assert len(first) == 6
+    coefficient, used = ADAPTED["start"], []
+    for row in first:
+        entropy = row["entropy/exact"]
+        used.append(coefficient if entropy <= ADAPTED["target"] else 0.0)
+        step = ADAPTED["delta"] if entropy < ADAPTED["target"] else -ADAPTED["delta"]
+        coefficient = min(max(coefficient + step, 0.0), ADAPTED["largest"])
+    assert [row[COEF] for row in first] == pytest.approx(used)
+    assert {0.0, ADAPTED["largest"]} < set(used)  # switched off, at its limit, and between
+
+
+def test_a_resumed_run_goes_on_with_the_coefficient(model, tmp_path):
+    whole = on_given(model, METHOD)
+    whole.train()
+    kept = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 3}
+    on_given(model, METHOD, max_steps=3, **kept).train()
+    run = on_given(model, METHOD, **kept)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    ours, wanted = ([r[COEF] for r in x.state.log_history if COEF in r] for x in (run, whole))
+    assert ours == wanted
+    for name, weight in whole.model.state_dict().items():
+        torch.testing.assert_close(run.model.state_dict()[name], weight, rtol=0, atol=1e-6)
+
+
+def test_a_method_without_a_memory_leaves_no_callback_to_look_for(model, tmp_path):
+    """Transformers warns of each one in a checkpoint that the resumed trainer has not."""
+    kept = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 1}
+    on_given(model, "grpo", **kept, max_steps=1).train()
+    run = on_given(model, "grpo", **kept, max_steps=2)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert not [key for key in run.state.stateful_callbacks if key.startswith("nemo_algos")]

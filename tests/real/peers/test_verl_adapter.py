@@ -15,6 +15,7 @@ import pytest
 import ray
 import torch
 import transfer_queue as tq
+import verl_peer
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from says import Says
@@ -22,29 +23,26 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 from torch import Tensor
 from transfer_queue import KVBatchMeta
+from verl import DataProto
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.trainer.ppo.utils import need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import validate_config
-from verl.workers.config import ActorConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
 from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, policy_loss
 from nemo_algos.engines.adapters.verl import REPLACED, MethodTrainer, method_loss
+from nemo_algos.engines.mismatch.dump import read
 
 PROMPTS, GROUP, MINI = 6, 4, 3  # prompts to an optimizer batch: two of them
-METHODS = {
+METHODS = {name: {"name": name} for name in ("quatro", "erpo", "apmpo", "grpo", "gpg", "cispo")}
+METHODS |= {
     "etr": {"name": "etr", "micro": 0.05},
-    "quatro": {"name": "quatro"},
-    "erpo": {"name": "erpo"},
-    "apmpo": {"name": "apmpo"},
     "erpo+etr": {"advantages": "erpo", "bounds": "etr"},
     "gspo+etr": {"name": "gspo", "bounds": "etr"},
-    "grpo": {"name": "grpo"},
-    "gpg": {"name": "gpg"},
-    "cispo": {"name": "cispo"},
 }
 LOSS = LossConfig(reference_policy_kl_penalty=0.01)
 OWN = ["method_advantages", "method_sequences", "method_tokens"]
@@ -193,34 +191,21 @@ CUTS = {
 }
 
 
-@every_method
-def test_verls_advantage_step_is_our_driver_half(queue, method):
-    rows, metrics = responses(), {}
-    made = trainer(method, ranks=2)
-    sent = fetched(made._compute_advantage(stored(rows), metrics))
-    data = sent.exclude("uid").to_padded_tensor()
-    want = made.algorithm.signals(direct(rows))
-    named = {**vars(want), **want.extras}
-    for name, per_token in made.algorithm.per_token.items():
-        inside = direct(rows).mask if per_token else slice(None)
-        exactly(data[f"method_{name}"][inside], named[name][inside])
-    assert metrics == pytest.approx(want.metrics, abs=1e-12)
-    shown = want.advantages.expand(direct(rows).mask.shape)
-    inside = padded([torch.ones(len(x)) for x in sent["responses"].unbind()]) > 0
-    exactly(data["advantages"][inside], shown[inside])  # what verl's metrics read
-
-
 @pytest.mark.parametrize(("ranks", "micro"), CUTS.values(), ids=CUTS)
 @every_method
 def test_the_loss_is_ours_however_verl_cuts(queue, method, ranks, micro):
     rows = responses()
     made, rollouts = trainer(method, ranks=ranks), direct(rows)
-    batch = made._compute_advantage(stored(rows), {})
-    data = fetched(batch)
+    driver: dict[str, Any] = {}
+    data = fetched(made._compute_advantage(stored(rows), driver))
+    shown = data["advantages"].to_padded_tensor(0.0)  # what verl's metrics read
+    inside = padded([torch.ones(len(x)) for x in data["responses"].unbind()]) > 0
     data["row"] = torch.arange(len(rollouts))[:, None]
     noise = torch.randn(rollouts.mask.shape, generator=torch.Generator().manual_seed(2))
     leaf = (rollouts.old_logprobs + 0.3 * noise).requires_grad_()
     signals, seen = made.algorithm.signals(rollouts), []
+    assert driver == pytest.approx(signals.metrics, abs=1e-12)
+    exactly(shown[inside], signals.advantages.expand(shown.shape)[inside])
     for parts in updates(data, ranks, micro):
         members = torch.cat([m["row"].flatten().long() for rank in parts for m in rank])
         got, metrics = [], {}
@@ -257,12 +242,9 @@ def test_grpo_is_verls_own_loss_at_equal_settings(queue, mean):
     rows = responses(empty=None)  # verl's mean of sequences counts empty ones too
     made = trainer({"name": "grpo", "aggregation": mean, "clip_high": 0.28, "dual_clip": 3.0})
     data = fetched(made._compute_advantage(stored(rows), {}))
-    theirs = ActorConfig(
-        strategy="fsdp",
-        rollout_n=1,
-        use_dynamic_bsz=True,
+    theirs = verl_peer.actor(
         clip_ratio_high=0.28,
-        loss_agg_mode={"token": "token-mean", "sequence": "seq-mean-token-mean"}[mean],
+        loss_agg_mode=verl_peer.MODES[mean],
         use_kl_loss=True,
         kl_loss_coef=LOSS.reference_policy_kl_penalty,
     )
@@ -323,32 +305,17 @@ def test_the_loss_reaches_the_workers(monkeypatch):
     assert loss.keywords == {"algorithm": made.algorithm, "config": made.loss_config}
 
 
-REFUSED = {  # another value for each setting that our loss replaces
-    "actor_rollout_ref.actor.clip_ratio": 0.3,
-    "actor_rollout_ref.actor.clip_ratio_c": 4.0,
-    "actor_rollout_ref.actor.clip_ratio_high": 0.28,
-    "actor_rollout_ref.actor.clip_ratio_low": 0.1,
-    "actor_rollout_ref.actor.entropy_coeff": 0.01,
-    "actor_rollout_ref.actor.kl_loss_coef": 0.01,
-    "actor_rollout_ref.actor.kl_loss_type": "k3+",
-    "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean",
-    "actor_rollout_ref.actor.loss_scale_factor": 100,
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "gspo",
-    "actor_rollout_ref.actor.shuffle": True,
-    "actor_rollout_ref.actor.tau_neg": 1.0,
-    "actor_rollout_ref.actor.tau_pos": 1.1,
-    "actor_rollout_ref.actor.use_kl_loss": True,
-    "algorithm.adv_estimator": "grpo",
-    "algorithm.gamma": 0.99,
-    "algorithm.kl_ctrl.kl_coef": 0.01,
-    "algorithm.kl_penalty": "abs",
-    "algorithm.lam": 0.95,
-    "algorithm.norm_adv_by_std_in_grpo": False,
-    "algorithm.rollout_correction.rollout_is": "token",
-    "algorithm.use_kl_in_reward": True,
-    "algorithm.use_pf_ppo": True,
-    "distillation.enabled": True,
-}
+def written_otherwise(key: str) -> str:
+    """`KEY=VALUE` with another value than verl's own, of a section's first key."""
+    stock = OmegaConf.select(config(), key)
+    while OmegaConf.is_dict(stock):
+        name = "loss_mode" if "loss_mode" in stock else next(k for k in stock if k != "_target_")
+        key, stock = f"{key}.{name}", stock[name]
+    if isinstance(stock, bool):
+        return f"{key}={not stock}"
+    if isinstance(stock, int | float):
+        return f"{key}={stock + 1}"
+    return f"{key}=another"
 
 
 HONOURED = {  # what else these sections of verl's have, with verl's engine or queue
@@ -363,11 +330,10 @@ HONOURED = {  # what else these sections of verl's have, with verl's engine or q
 }
 
 
-@pytest.mark.parametrize(("written", "value"), REFUSED.items(), ids=REFUSED)
-def test_what_our_loss_replaces_is_refused_by_name(written, value):
+@pytest.mark.parametrize("key", REPLACED)
+def test_what_our_loss_replaces_is_refused_by_name(key):
     with pytest.raises(ConfigError) as error:
-        MethodTrainer(config("grpo", f"{written}={value}"))
-    key = next(k for k in (written, written.rpartition(".")[0]) if k in REPLACED)
+        MethodTrainer(config("grpo", written_otherwise(key)))
     assert [f.path for f in error.value.findings] == [key]
     assert error.value.findings[0].message.endswith(REPLACED[key])
 
@@ -378,7 +344,6 @@ def test_no_setting_of_verls_is_ignored():
         keys = set(OmegaConf.select(config(), section))
         refused = {k.removeprefix(f"{section}.") for k in REPLACED if k.startswith(f"{section}.")}
         assert keys == set(names.split()) | refused, section
-    assert {k for k in REPLACED if not any(w.startswith(k) for w in REFUSED)} == set()
 
 
 def test_everything_wrong_is_said_at_once():
@@ -455,3 +420,35 @@ def test_verl_loads_the_adapter_by_name():
     env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "nemo_algos.engines.adapters.verl"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.stdout == "<class 'nemo_algos.engines.adapters.verl.MethodTrainer'>\n", done.stderr
+
+
+# ---- what verl itself writes of a step: texts, which are refused with the remedy, and a batch
+
+
+def test_verls_rollout_data_are_texts_alone(tmp_path):
+    texts = (["a"], ["b"], ["c"], [1.0], {})
+    RayPPOTrainer._write_generations(*texts, str(tmp_path), 3)
+    with pytest.raises(ValueError, match=r"rollout_data_dir .*torch"):
+        read(tmp_path / "3.jsonl")
+
+
+def test_the_remedys_line_writes_what_is_read(tmp_path, monkeypatch):
+    """Of verl's DataProto; its own save_to_disk is a pickle, and not loaded."""
+    columns = {
+        "prompts": [[0, 1]],
+        "responses": [[2, 3]],
+        "attention_mask": [[0, 1, 1, 1]],
+        "response_mask": [[1, 1]],
+        "rollout_log_probs": [[-1.0, -2.0]],
+        "old_log_probs": [[-1.5, -2.0]],
+    }
+    batch = DataProto.from_dict({name: torch.tensor(rows) for name, rows in columns.items()})
+    monkeypatch.chdir(tmp_path)
+    torch.save({k: v for k, v in batch.batch.items() if hasattr(v, "shape")}, "step.pt")
+    dump = read(tmp_path / "step.pt")
+    assert dump.tokens.tolist() == [[0, 1, 2, 3]] and dump.prompt_length.tolist() == [1]
+    assert dump.trainer_logprobs[dump.mask].tolist() == [-1.5, -2.0]
+    assert dump.mask.tolist() == [[False, False, True, True]]
+    batch.save_to_disk("whole.pt")
+    with pytest.raises(ValueError, match="tensors"):
+        read(tmp_path / "whole.pt")

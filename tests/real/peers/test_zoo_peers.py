@@ -6,22 +6,27 @@ NEMO_ALGOS_PARITY=file.csv writes the largest differences found, from which docs
 generated (scripts/method_index.py).
 """
 
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import parity
+import peer_cases
 import pytest
-import swift_peer
 import torch
 import trl_peer
 import verl_peer
+from frameworks_by_source import SWIFT_TRAINER, Off, swift_advantages, swift_function
 from peer_cases import SEEDS, Batch, Result, differentiate, ours, rows_per_response
 from peer_cases import batch as made
 from torch import Tensor
+from trl.trainer import grpo_trainer
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.rollouts import Rollouts
 
 TOLERANCE = 1e-10
 VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"
@@ -112,15 +117,14 @@ def by_verl(data: Batch, logprobs: Tensor, *, estimator: str, **algorithm: Any) 
     A = verl_peer.advantages(
         estimator, rollouts.rewards, rollouts.mask, group_of(data), **algorithm
     )
-    return verl_peer.ppo(rollouts.old_logprobs, logprobs, A, rollouts.mask)
+    return verl_peer.loss("vanilla", rollouts.old_logprobs, logprobs, A, rollouts.mask)
 
 
 def verl_loss(data: Batch, logprobs: Tensor, *, name: str, **settings: Any) -> Tensor:
     """A registered loss of verl's, with GRPO's advantages by verl."""
     rollouts = data.rollouts
     A = verl_peer.advantages_grpo(rollouts.rewards, rollouts.mask, group_of(data))
-    args = (rollouts.old_logprobs, logprobs, A, rollouts.mask)
-    return verl_peer.named(name, *args, **settings)
+    return verl_peer.loss(name, rollouts.old_logprobs, logprobs, A, rollouts.mask, **settings)
 
 
 def trl_loss(
@@ -151,19 +155,31 @@ def trl_loss(
 
 
 def by_swift(data: Batch, logprobs: Tensor, *, estimator: str) -> Tensor:
-    A = swift_peer.advantages(estimator, data.rollouts.rewards, group_of(data), "none")
+    A = swift_advantages(estimator, data.rollouts.rewards, group_of(data), "none")
     return token_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
 
 
 def swift_fipo(data: Batch, logprobs: Tensor) -> Tensor:
+    """The influence weight of loss_type=fipo, with its defaults."""
     r, A = data.rollouts, normalised(data)[:, None]
-    weight = swift_peer.fipo_weight((logprobs - r.old_logprobs).detach(), A, r.mask)
+    settings = SimpleNamespace(
+        args=Off(),
+        fipo_gamma=2 ** (-1 / 32),
+        fipo_clip_range=0.2,
+        fipo_clip_high_only=True,
+        fipo_safety_threshold=4.0,
+    )
+    weigh = swift_function(SWIFT_TRAINER, "_compute_fipo_influence")
+    gap = (logprobs - r.old_logprobs).detach()
+    weight = weigh(settings, gap, gap.exp(), A, r.mask)[0]
     return token_mean(data, weight * clipped(data, logprobs, A, 0.2, 0.28))
 
 
 def swift_opsm(data: Batch, logprobs: Tensor) -> Tensor:
     r, A = data.rollouts, normalised(data)
-    kept = swift_peer.kept_sequences(logprobs.detach(), r.gen_logprobs, r.mask, A, 0.1)
+    keep = swift_function(SWIFT_TRAINER, "_compute_off_policy_sequence_mask")
+    settings = Off(off_policy_sequence_mask_delta=0.1)
+    kept = keep(settings, logprobs.detach(), r.gen_logprobs, r.mask, A)
     assert 0 < kept.sum() < len(kept)
     return sequence_mean(data, kept[:, None] * clipped(data, logprobs, A[:, None], 0.2, 0.2))
 
@@ -212,7 +228,7 @@ def cases() -> Iterator[Case]:
     yield Case({"name": "opsm"}, f"{TRL} off_policy_mask_threshold", trl)
     yield Case({"name": "opsm"}, f"{SWIFT} off_policy_sequence_mask_delta", swift_opsm)
 
-    trl = partial(trl_loss, loss_type="luspo", level="sequence", rows=True)
+    trl = partial(trl_loss, loss_type="luspo", importance_sampling_level="sequence", rows=True)
     trl = partial(trl, epsilon=2e-3, epsilon_high=2.5e-3)
     yield Case({"name": "luspo"}, f"{TRL} loss_type=luspo", trl)
     trl = partial(trl_loss, loss_type="vespo")
@@ -242,7 +258,7 @@ def test_loss_and_gradient(case: Case) -> None:
         assert want.grad.abs().max() > 1e-4
         errors = difference(got, want)
         found = (None if case.gradient_only else errors[0], errors[1])
-        parity.record(case.method["name"], case.against, *found)
+        peer_cases.record(case.method["name"], case.against, *found)
         assert max(error for error in found if error is not None) < TOLERANCE, (seed, errors)
 
 
@@ -280,7 +296,7 @@ def test_trls_own_defaults(seed: int) -> None:
     A, r = per_group(data, trls), data.rollouts
     own = build("grpo").signals(r).advantages[:, 0]
     torch.testing.assert_close(own * per_group(data, factor), A, rtol=0, atol=1e-12)
-    config = trl_peer._config()
+    config = trl_peer.config()
     settings = {k: getattr(config, k) for k in ("loss_type", "epsilon", "beta")}
     assert settings == {"loss_type": "dapo", "epsilon": 0.2, "beta": 0.0}
     args = (r.old_logprobs, own, r.mask)
@@ -291,52 +307,43 @@ def test_trls_own_defaults(seed: int) -> None:
     assert max(difference(ours(method, data, 0.0)[0], want)) < 1e-12
 
 
-# ---- departures from the papers
+# ---- GDPO: the lines of TRL's normalize_then_sum, taken out of its trainer as they stand
+
+BRANCH = 'elif self.multi_objective_aggregation == "normalize_then_sum":'
 
 
-def test_verls_dppo_has_another_cap_and_one_threshold_for_both() -> None:
-    """Its actor's clip_ratio_c of 3 and clip_ratio of .2; the paper has 20, and .05 for KL."""
-    from verl.workers.config import ActorConfig
-
-    stock = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True)
-    assert (stock.clip_ratio_c, stock.clip_ratio) == (3.0, 0.2)
-    data = batch(0, CASES[0])
-    old = data.rollouts.old_logprobs
-    spread = Batch(data.rollouts, (old + 3 * (data.logprobs - old)).clamp(max=-1e-3))
-    for kind in ("tv", "kl"):
-        loss = partial(verl_loss, spread, name=f"dppo_{kind}", dual_clip=3.0)
-        want = differentiate(loss, spread.logprobs)
-        reproduced = {"name": f"dppo_{kind}", "low": 0.2, "high": 0.2, "cap": 3.0}
-        assert max(difference(ours(reproduced, spread, 0.0)[0], want)) < TOLERANCE
-        assert difference(ours({"name": f"dppo_{kind}"}, spread, 0.0)[0], want)[1] > 1e-4
-
-
-def test_a_group_of_one_is_its_reward_in_verl_and_silent_here() -> None:
-    data = batch(0, CASES[0])
-    alone = data.rollouts[:1]
-    for name, estimator in (("rloo", "rloo"), ("opo", "opo")):
-        A = verl_peer.advantages(estimator, alone.rewards + 2, alone.mask, [0])
-        assert float(A.max()) == float(alone.rewards) + 2
-        assert (build(name).signals(alone).advantages == 0).all()
+def trls(parts, weights):
+    """The lines of the branch, on rewards [B,K] of groups of 4."""
+    source = inspect.getsource(grpo_trainer.GRPOTrainer._generate_and_score_completions)
+    body = source.split(f"{BRANCH}\n", 1)[1].split("\n        else:\n", 1)[0]
+    trainer = SimpleNamespace(reward_funcs=[None] * parts.shape[1], reward_weights=weights)
+    names = {**vars(grpo_trainer), "self": trainer, "device": "cpu", "num_generations": 4}
+    names |= {"rewards_per_func": parts, "unscorable_mask": torch.zeros(len(parts)).bool()}
+    # TRL divides counts, which are integers, in the default dtype: in float32 it is off by 4e-8
+    torch.set_default_dtype(torch.float64)
+    try:
+        exec(textwrap.dedent(body), names)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return names["advantages"]
 
 
-def test_swifts_fipo_counts_the_positions_of_a_hole() -> None:
-    case = Case({"name": "fipo"}, "", swift_fipo)
-    data = batch(0, case)
-    want = differentiate(partial(swift_fipo, data), data.logprobs)
-    assert difference(ours(case.method, data, 0.0)[0], want)[1] > 1e-6
-
-
-def test_rolls_topr_has_a_ratio_per_token() -> None:
-    data = batch(0, CASES[0])
-
-    def rolls(logprobs: Tensor) -> Tensor:
-        r = data.rollouts
-        ratio = (logprobs - r.old_logprobs).exp().clamp(0, 1).detach()
-        weight = torch.where(r.rewards[:, None] > 0, torch.ones_like(ratio), ratio)
-        return token_mean(data, weight * normalised(data)[:, None] * logprobs)
-
-    assert (
-        difference(ours({"name": "topr"}, data, 0.0)[0], differentiate(rolls, data.logprobs))[1]
-        > 1e-4
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.3, 2.0)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_gdpo_is_trls_normalize_then_sum(weights, seed):
+    rng = torch.Generator().manual_seed(seed)
+    parts = torch.rand(16, 2, generator=rng, dtype=torch.float64).round(decimals=1)
+    parts[:4, 0] = 1.0  # a group without a spread
+    named = dict(zip(("right", "brief"), weights, strict=True))
+    rollouts = Rollouts(
+        torch.arange(4).repeat_interleave(4),
+        parts.sum(1),
+        torch.ones(16, 1).bool(),
+        torch.zeros(16, 1),
+        reward_parts=dict(zip(named, parts.T, strict=True)),
+        reward_weights=named,
     )
+    got = build({"name": "gdpo", "epsilon": 1e-4}).signals(rollouts).advantages[:, 0]
+    want = trls(parts, torch.tensor(weights, dtype=torch.float64))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+    assert got.abs().max() > 0.5

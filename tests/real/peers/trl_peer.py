@@ -30,15 +30,12 @@ What a comparison has to set, because TRL differs:
 import tempfile
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
-
-LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
-Level = Literal["token", "sequence"]
 
 
 def _one_process() -> SimpleNamespace:
@@ -83,7 +80,8 @@ class BareTrainer(GRPOTrainer):
         return self.logprobs, self.entropies, None
 
 
-def _config(**settings: Any) -> GRPOConfig:
+def config(**settings: Any) -> GRPOConfig:
+    """TRL's own defaults but for these, on a CPU."""
     return GRPOConfig(
         output_dir=tempfile.gettempdir(),  # named, never written to
         use_cpu=True,
@@ -93,10 +91,27 @@ def _config(**settings: Any) -> GRPOConfig:
     )
 
 
-def _batch(
-    old_logprobs: Tensor, advantages: Tensor, mask: Tensor, ref_logprobs: Tensor | None
-) -> dict[str, Tensor]:
-    ones = torch.ones(mask.shape[0], 1, dtype=torch.long)
+def loss(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    ref_logprobs: Tensor | None = None,
+    entropies: Tensor | None = None,
+    sampled: Tensor | None = None,
+    tokens: int | None = None,
+    **settings: Any,
+) -> Tensor:
+    """`GRPOTrainer._compute_loss` in TRL's own terms; `beta` > 0 needs `ref_logprobs`.
+
+    entropies [B,S]: of the policy; sampled [B,S]: the sampler's log-probs; tokens: of the whole
+    generation batch, where the mask is a part's; settings: of GRPOConfig.
+    """
+    made = config(**settings)
+    trainer = BareTrainer(made, logprobs, entropies)
+    trainer.current_gradient_accumulation_steps = made.gradient_accumulation_steps
+    ones = torch.ones(len(mask), 1, dtype=torch.long)
     batch = {
         "prompt_ids": ones,
         "prompt_mask": ones,
@@ -104,120 +119,10 @@ def _batch(
         "completion_mask": mask.long(),  # with its holes: TRL's completion_mask * tool_mask
         "advantages": advantages,
         "old_per_token_logps": old_logprobs,
-        "num_items_in_batch": mask.sum(),
+        "num_items_in_batch": mask.sum() if tokens is None else torch.tensor(tokens),
     }
-    return batch if ref_logprobs is None else batch | {"ref_per_token_logps": ref_logprobs}
-
-
-def loss(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    loss_type: LossType,
-    epsilon: float = 0.2,
-    epsilon_high: float = 0.2,
-    level: Level = "token",
-    beta: float = 0.0,
-    ref_logprobs: Tensor | None = None,
-    delta: float | None = None,
-    entropies: Tensor | None = None,
-    sampled: Tensor | None = None,
-    **settings: Any,
-) -> Tensor:
-    """`GRPOTrainer._compute_loss` in TRL's own terms; `beta` > 0 needs `ref_logprobs`.
-
-    entropies [B,S]: of the policy; sampled [B,S]: the sampler's log-probs; settings: of GRPOConfig.
-    """
-    config = _config(
-        loss_type=loss_type,
-        epsilon=epsilon,
-        epsilon_high=epsilon_high,
-        importance_sampling_level=level,
-        beta=beta,
-        delta=delta,
-        **settings,
-    )
-    trainer = BareTrainer(config, logprobs, entropies)
-    batch = _batch(old_logprobs, advantages, mask, ref_logprobs)
+    if ref_logprobs is not None:
+        batch["ref_per_token_logps"] = ref_logprobs
     if sampled is not None:
         batch["sampling_per_token_logps"] = sampled
     return trainer._compute_loss(trainer.model, batch)
-
-
-def grpo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    loss_type: Literal["grpo", "dapo", "bnpo"] = "grpo",
-    beta: float = 0.0,
-    ref_logprobs: Tensor | None = None,
-    delta: float | None = None,
-) -> Tensor:
-    """Our grpo: "grpo" is its sequence mean, "dapo" and "bnpo" its token mean."""
-    return loss(
-        old_logprobs,
-        logprobs,
-        advantages,
-        mask,
-        loss_type=loss_type,
-        epsilon=clip_low,
-        epsilon_high=clip_high,
-        beta=beta,
-        ref_logprobs=ref_logprobs,
-        delta=delta,
-    )
-
-
-def gspo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    ref_logprobs: Tensor | None = None,
-) -> Tensor:
-    """Our gspo; advantages must be [B], as the ratio is one a sequence."""
-    return loss(
-        old_logprobs,
-        logprobs,
-        advantages,
-        mask,
-        loss_type="grpo",
-        level="sequence",
-        epsilon=clip_low,
-        epsilon_high=clip_high,
-        beta=beta,
-        ref_logprobs=ref_logprobs,
-    )
-
-
-def cispo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    ref_logprobs: Tensor | None = None,
-) -> Tensor:
-    """Our cispo with no lower bound (clip_low 1 or inf)."""
-    return loss(
-        old_logprobs,
-        logprobs,
-        advantages,
-        mask,
-        loss_type="cispo",
-        epsilon_high=1.0 + clip_high,
-        beta=beta,
-        ref_logprobs=ref_logprobs,
-    )

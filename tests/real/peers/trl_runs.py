@@ -12,16 +12,41 @@ from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "CI": "1", "TOKENIZERS_PARALLELISM": "false"}  # no pings
 
+import pytest
 import torch
 from datasets import Dataset
+from rich.console import Console
 from transformers import AutoTokenizer, PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
+from nemo_algos import config
 from nemo_algos.engines.adapters.trl import MethodTrainer
 from nemo_algos.engines.data import countdown, puzzles
+from nemo_algos.engines.local import tiny_policy
+from nemo_algos.engines.local.build import policy_of
+from nemo_algos.preflight.check.local.judge import parse
 
 GROUP, RULES = 8, countdown.Rules(numbers=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    disable_progress_bar()
+    yield
+    torch.set_num_threads(threads)
+
+
+def saved(folder, steps):
+    """A countdown model of two numbers, taught so many steps, in Hugging Face's format."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEMO_ALGOS_CACHE", str(folder / "cache"))
+        patch.setattr(tiny_policy, "WARM_STEPS", steps)
+        checked, _ = parse(config.load(config.SHIPPED / "grpo.yaml", ["data.numbers=2"]))
+        policy_of(checked.policy, RULES, Console(quiet=True)).save(str(folder))
+    return folder
 
 
 def reward(completion_ids, numbers, target, **_):

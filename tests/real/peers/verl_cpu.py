@@ -17,6 +17,10 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 from verl.utils import import_utils
 
 
+def nothing(*_: Any, **__: Any) -> None:
+    """What only a device has to do."""
+
+
 def no_bytes(*_: Any, **__: Any) -> int:
     return 0
 
@@ -27,8 +31,8 @@ DEVICE = SimpleNamespace(  # as far as verl asks it
     max_memory_allocated=no_bytes,
     max_memory_reserved=no_bytes,
     mem_get_info=lambda *_: (0, 0),
-    empty_cache=no_bytes,
-    synchronize=no_bytes,
+    empty_cache=nothing,
+    synchronize=nothing,
     is_available=lambda: True,
     get_device_name=lambda *_: "CPU",
     get_rng_state=torch.get_rng_state,
@@ -42,12 +46,13 @@ class PlatformCPU(PlatformBase):
 
     device_name = vendor_name = "cpu"
     device_module = DEVICE
+    synchronize = set_device = set_allocator_settings = empty_cache = nothing
+    profiler_start = profiler_stop = cudart = nothing
 
-    def is_available(self) -> bool:
+    def is_available(self, use_smi_check: bool = False) -> bool:
         return True
 
-    def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return True
+    is_platform_available = is_available
 
     def current_device(self) -> Any:
         return torch.device("cpu")
@@ -55,22 +60,10 @@ class PlatformCPU(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        pass
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        pass
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
-
-    def set_allocator_settings(self, settings: str) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
 
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
         return None, None
@@ -84,12 +77,6 @@ class PlatformCPU(PlatformBase):
     def nvtx_range(self, msg: str) -> Any:
         return nullcontext()
 
-    def profiler_start(self) -> None:
-        pass
-
-    def profiler_stop(self) -> None:
-        pass
-
     def ray_resource_name(self) -> str:
         return "GPU"  # of which verl counts one to a rank: Ray takes any number's word
 
@@ -101,9 +88,6 @@ class PlatformCPU(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> Any:
-        raise NotImplementedError
 
 
 def init_process_group(*given: Any, backend: str = "gloo", **named: Any) -> None:

@@ -13,8 +13,8 @@ here. What a comparison has to set, because verl differs:
   ignores the mode) and has the dual clip c = 3. Here the mode is a parameter, the dual clip is off.
 - Advantages: sample std + 1e-6, as ours, but A = R in a group of one, and a flat group is only as
   flat as its mean is exact (ours is exactly 0).
-- `advantages_gpg` multiplies R - mean by `gpg_alpha` = B / (rewards that are not 0), whatever alpha
-  it is given, in float32; divide by it (agreement is then 1e-7, not 1e-15).
+- `advantages_gpg` multiplies R - mean by B / (rewards that are not 0), whatever alpha it is given,
+  in float32; divide by it (agreement is then 1e-7, not 1e-15).
 - `gmpo` (and the sequence mean) divide by |o| + 1e-8: agreement is 1e-8 at best.
 - k3 KL: d is clamped to +-20, as ours, and then the value to +-10 (ours is not): keep d below 2.5.
 """
@@ -32,144 +32,68 @@ from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 Aggregation = Literal["token", "sequence"]
-_MODES = {"token": "token-mean", "sequence": "seq-mean-token-mean"}
-_NO_DUAL_CLIP = 1e30  # above exp(20), the largest ratio; inf would make A = 0 a NaN
+MODES = {"token": "token-mean", "sequence": "seq-mean-token-mean"}
+NO_DUAL_CLIP = 1e30  # above exp(20), the largest ratio; inf would make A = 0 a NaN
 
 
-def _loss(
+def actor(**settings: Any) -> ActorConfig:
+    """An actor's config with verl's own defaults but for these."""
+    return ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **settings)
+
+
+def loss(
     name: str,
     old_logprobs: Tensor,
     logprobs: Tensor,
     advantages: Tensor,
     mask: Tensor,
+    *,
     aggregation: Aggregation = "token",
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     dual_clip: float | None = None,
+    weights: Tensor | None = None,
+    batch: dict[str, int] | None = None,
     **policy_loss: Any,
 ) -> Tensor:
-    config = ActorConfig(
-        strategy="fsdp",
-        rollout_n=1,
-        use_dynamic_bsz=True,
+    """The registered loss `name`: "vanilla" is our grpo, "geo_mean" our gmpo.
+
+    - dual_clip (c > 1) bounds the loss at c |A| for A < 0; of dppo_tv and dppo_kl it bounds the
+      ratio, and clip_low and clip_high bound the divergence. geo_mean's bound the *log*-ratio.
+    - weights: of the sampler's correction. batch: counts of the whole batch, where the mask is a
+      part's. policy_loss: verl's section of that name.
+    """
+    config = actor(
         clip_ratio=clip_low,
         clip_ratio_low=clip_low,
         clip_ratio_high=clip_high,
-        clip_ratio_c=_NO_DUAL_CLIP if dual_clip is None else dual_clip,
+        clip_ratio_c=NO_DUAL_CLIP if dual_clip is None else dual_clip,
         policy_loss=PolicyLossConfig(loss_mode=name, **policy_loss),
     )
+    if batch is not None:
+        config.global_batch_info.update(dp_size=1, **batch)
     per_token = advantages[:, None] if advantages.dim() == 1 else advantages
-    loss, _ = core_algos.get_policy_loss_fn(name)(
+    value, _ = core_algos.get_policy_loss_fn(name)(
         old_log_prob=old_logprobs,
         log_prob=logprobs,
         advantages=per_token.expand_as(logprobs),
         response_mask=mask.bool(),  # as verl's ppo_loss passes it
-        loss_agg_mode=_MODES[aggregation],
+        loss_agg_mode=MODES[aggregation],
         config=config,
+        rollout_is_weights=weights,
     )
-    return loss
-
-
-def ppo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    aggregation: Aggregation = "token",
-    dual_clip: float | None = None,
-) -> Tensor:
-    """verl's "vanilla" loss: our grpo. `dual_clip` (c > 1) bounds the loss at c |A| for A < 0."""
-    args = (old_logprobs, logprobs, advantages, mask)
-    return _loss("vanilla", *args, aggregation, clip_low, clip_high, dual_clip)
-
-
-def gspo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    aggregation: Aggregation = "sequence",
-) -> Tensor:
-    """verl's "gspo": the sequence's ratio at each token, straight-through (same gradient)."""
-    args = (old_logprobs, logprobs, advantages, mask)
-    return _loss("gspo", *args, aggregation, clip_low, clip_high)
-
-
-def gmpo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    log_clip_low: float = 0.4,
-    log_clip_high: float = 0.4,
-) -> Tensor:
-    """verl's "geo_mean": clips l itself, to [-clip_ratio_low, clip_ratio_high], one side by sign.
-
-    verl's config default is 0.2 / 0.2, ours 0.4 / 0.4; it reads them as bounds of the *log*-ratio.
-    The mean is over all B rows, empty ones included.
-    """
-    args = (old_logprobs, logprobs, advantages, mask)
-    return _loss("geo_mean", *args, clip_low=log_clip_low, clip_high=log_clip_high)
-
-
-def gpg(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    aggregation: Aggregation = "token",
-) -> Tensor:
-    """verl's "gpg": -A log pi; `old_logprobs` is ignored."""
-    return _loss("gpg", old_logprobs, logprobs, advantages, mask, aggregation)
-
-
-def cispo(
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    aggregation: Aggregation = "token",
-) -> Tensor:
-    """verl's "cispo": the detached ratio, clipped to [1 - clip_low, 1 + clip_high], as ours."""
-    args = (old_logprobs, logprobs, advantages, mask)
-    return _loss("cispo", *args, aggregation, clip_low, clip_high)
-
-
-def named(
-    name: str,
-    old_logprobs: Tensor,
-    logprobs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    **settings: Any,
-) -> Tensor:
-    """The registered loss `name`; settings: `_loss`'s, and those of verl's `policy_loss` section.
-
-    Of dppo_tv and dppo_kl clip_low and clip_high bound the divergence, and dual_clip the ratio.
-    """
-    return _loss(name, old_logprobs, logprobs, advantages, mask, **settings)
+    return value
 
 
 def own_defaults(
     old_logprobs: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor
 ) -> Tensor:
     """What verl trains with where nothing is set: its actor's own config."""
-    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True)
-    loss, _ = core_algos.get_policy_loss_fn(config.policy_loss.loss_mode)(
+    config = actor()
+    value, _ = core_algos.get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_logprobs, logprobs, advantages, mask.bool(), config.loss_agg_mode, config
     )
-    return loss
+    return value
 
 
 def k3_kl(
@@ -182,7 +106,7 @@ def k3_kl(
 ) -> Tensor:
     """The KL term that verl's `ppo_loss` adds, times kl_loss_coef ("low_var_kl", its default)."""
     kl = core_algos.kl_penalty(logprobs, ref_logprobs, kind)
-    return core_algos.agg_loss(kl, mask.bool(), _MODES[aggregation])
+    return core_algos.agg_loss(kl, mask.bool(), MODES[aggregation])
 
 
 def _token_level(rewards: Tensor, mask: Tensor) -> Tensor:
@@ -225,16 +149,9 @@ def advantages(
     return values
 
 
-def advantages_gpg(
-    rewards: Tensor, mask: Tensor, group: Sequence[int], *, f_norm: float = 1.0
-) -> Tensor:
-    """`compute_gpg_outcome_advantage`, [B, S]: `gpg_alpha(rewards)` (R - mean) / f_norm."""
+def advantages_gpg(rewards: Tensor, mask: Tensor, group: Sequence[int]) -> Tensor:
+    """`compute_gpg_outcome_advantage`, [B, S]."""
     advantages, _ = core_algos.compute_gpg_outcome_advantage(
-        _token_level(rewards, mask), mask.bool(), np.asarray(group), f_norm=f_norm
+        _token_level(rewards, mask), mask.bool(), np.asarray(group)
     )
     return advantages
-
-
-def gpg_alpha(rewards: Tensor) -> float:
-    """The factor that verl's gpg advantage has over ours (1 when no reward is 0)."""
-    return rewards.numel() / max(int(torch.count_nonzero(rewards)), 1)

@@ -1,10 +1,12 @@
 """What Slurm has of the options: they win over SBATCH_*; what it refuses is said."""
 
+import json
 import re
 import shlex
 
+import image
 import pytest
-from cluster import Cluster
+from cluster import HERE, ROOT, Cluster
 from runs import Run
 
 SET = {
@@ -67,3 +69,16 @@ def test_the_gpus_of_the_partition_are_the_runs(run: Run) -> None:
     done = run.command("--gpus-per-node 4 --submit")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.match(r"cluster\.gpus_per_node: .*4.*8", done.stderr)
+
+
+RECIPES = sorted(p.name for p in (ROOT / "examples" / "configs" / "recipes").glob("*.yaml"))
+
+
+def test_slurm_would_take_every_recipe(cluster: Cluster) -> None:
+    """`sbatch --test-only`: a partition of 128 nodes of 8 GPUs would."""
+    image.bare_checkout(cluster.home / "main", "exit 1")
+    done = cluster.user(f"python {HERE / 'all_recipes.py'} {' '.join(RECIPES)}")
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert set(answers) == set(RECIPES) and len(RECIPES) >= 27
+    assert not {name: said for name, said in answers.items() if "to start at" not in said}

@@ -1,4 +1,4 @@
-"""`old_policy: sampler` against SkyRL 0.4.0's losses whose ratio is to the sampler, as they stand.
+"""SkyRL 0.4.0's code, as it stands: losses to the sampler, log-probs of kept sets.
 
 Their exp is in float32; in the cases "float64" it is in float64, and nothing else is changed.
 """
@@ -10,26 +10,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from peer_cases import SEEDS, Batch, Result, batch, differentiate
+from frameworks_by_source import Off
+from peer_cases import SEEDS, Batch, Result, batch, differentiate, ours
 from sources import NEWER, take
 from torch import Tensor
 
-from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
+from nemo_algos.engines.local.sampling import support
 
 FOLDER = "skyrl/backends/skyrl_train/utils"
 LOSSES = "compute_policy_loss_cispo rollout_is_policy_loss dppo_policy_loss reduce_loss"
 CORRECTION = "apply_off_policy_correction compute_off_policy_correction"
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-6}
-
-
-class Off(SimpleNamespace):
-    """A config: what it has not been told is off."""
-
-    def __getattr__(self, name: str) -> None:
-        return None
 
 
 class Case(NamedTuple):
@@ -42,9 +35,9 @@ class Case(NamedTuple):
     value: bool = True
 
 
-def cispo(low: float, high: float, anchor: str = "rollout") -> Case:
+def cispo(low: float, high: float) -> Case:
     method = {"name": "cispo", "clip_low": low, "clip_high": high}
-    own = Off(cispo_eps_clip_low=low, cispo_eps_clip_high=high, cispo_anchor=anchor)
+    own = Off(cispo_eps_clip_low=low, cispo_eps_clip_high=high, cispo_anchor="rollout")
     return Case(method, "compute_policy_loss_cispo", {"cispo": own})
 
 
@@ -103,16 +96,6 @@ def theirs(case: Case, data: Batch, advantages: Tensor, exponent: torch.dtype) -
     )
 
 
-def ours(algorithm: Algorithm, data: Batch) -> Result:
-    rollouts, _ = algorithm.correct(data.rollouts)
-    signals, counts = algorithm.signals(rollouts), Counts.of(rollouts.mask)
-
-    def loss(logprobs: Tensor) -> Tensor:
-        return policy_loss(algorithm, logprobs, rollouts, signals, counts).value
-
-    return differentiate(loss, data.logprobs)
-
-
 def close(got: Tensor, want: Tensor, tolerance: float) -> None:
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))
 
@@ -122,8 +105,9 @@ def close(got: Tensor, want: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_loss_and_gradient(case: Case, seed: int, exponent: torch.dtype) -> None:
     data = made(seed)
-    algorithm = build(case.method, {"bypass_mode": True, **(case.correction or {})})
-    got = ours(algorithm, data)
+    correction = {"bypass_mode": True, **(case.correction or {})}
+    algorithm = build(case.method, correction)
+    got, _ = ours(case.method, data, correction=correction)
     advantages = algorithm.signals(algorithm.correct(data.rollouts)[0]).advantages
     want = theirs(case, data, advantages, exponent)
     close(got.grad, want.grad, TOLERANCE[exponent])
@@ -132,17 +116,42 @@ def test_loss_and_gradient(case: Case, seed: int, exponent: torch.dtype) -> None
     assert want.grad.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_clip_acts_on_the_samplers_ratio(seed: int) -> None:
-    """Above and below; and against the trainer's old policy, SkyRL's default, it is another."""
-    data = made(seed)
-    r, mask = (data.logprobs - data.rollouts.gen_logprobs).exp(), data.rollouts.mask
-    assert (r[mask] > 1.2).sum() > 20 and (r[mask] < 0.8).sum() > 20
-    case = cispo(0.2, 0.2, anchor="old")
-    of = {
-        name: build(case.method, {"bypass_mode": name == "rollout"}) for name in ("rollout", "old")
-    }
-    A = of["old"].signals(data.rollouts).advantages
-    want = theirs(case, data, A, torch.float64)
-    close(ours(of["old"], data).grad, want.grad, 1e-10)
-    assert (ours(of["rollout"], data).grad - want.grad).abs().max() > 1e-4
+# ---- log-probs over the sets that a filter kept
+
+FILTERS = {
+    "top_p": {"top_p": 0.9},
+    "top_k": {"top_k": 4},
+    "min_p": {"min_p": 0.2},
+    "all": {"top_p": 0.8, "top_k": 9, "min_p": 0.01},
+}
+
+
+def skyrls(logits, tokens, kept):
+    """kept as SkyRL has it: ids, -1 after the last."""
+    rows = [row.nonzero()[:, 0].int() for row in kept.flatten(0, 1)]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+    names = {"torch": torch, "SampleSupportScores": SimpleNamespace}
+    names["SAMPLE_SUPPORT_TORCH_DTYPE"] = torch.int32
+    score = take(f"{FOLDER}/sample_support_replay.py", "sample_support_scores", names, NEWER)[
+        "sample_support_scores"
+    ]
+    whole = {"vocab_start_index": 0, "vocab_end_index": logits.shape[-1], "tp_group": None}
+    support_ids = ids.view(*tokens.shape, -1)
+    return score(logits, tokens, support_ids, **whole).logprobs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+def test_values_and_gradients_are_skyrls(filters, temperature):
+    rng = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(6, 5, 40, generator=rng, dtype=torch.float64)).requires_grad_()
+    sampler = logits.detach() + 0.5 * torch.randn(6, 5, 40, generator=rng, dtype=torch.float64)
+    kept = support((sampler / temperature).softmax(-1), **filters)
+    tokens = torch.multinomial(kept.flatten(0, 1).double(), 1, generator=rng).view(6, 5)
+    weights = torch.randn(6, 5, generator=rng, dtype=torch.float64)
+    theirs = skyrls(logits / temperature, tokens, kept)
+    ours, _ = token_logprobs_and_entropy(logits, tokens, temperature, kept=kept)
+    grads = [torch.autograd.grad((weights * x).sum(), logits)[0] for x in (theirs, ours)]
+    assert kept.sum(-1).max() > 2 and ours.min() < -1
+    for want, got in ((theirs, ours), grads):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
