@@ -12,8 +12,8 @@ from nemo_algos.engines.nemo.derived_config import method_keys
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
-# method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (the embedded
-# engine's: tests/real/nemo/test_self_test.py)
+# method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (by the independent
+# formulas of tests/real/stack/oracle.py: tests/real/nemo/test_self_test.py)
 ANSWERS = {
     "grpo": (-0.00326767872, -0.537765511),
     "gspo": (-0.0297655843, -0.794605779),

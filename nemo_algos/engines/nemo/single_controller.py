@@ -249,7 +249,7 @@ def sampler_faults(section: Any) -> Iterator[Finding]:
     except (ImportError, AttributeError) as problem:
         yield Finding(
             f"{SAMPLER}.target",
-            f"{section.target} cannot be imported: {problem}. Put its folder on PYTHONSAMPLER.",
+            f"{section.target} cannot be imported: {problem}. Put its folder on PYTHONPATH.",
         )
         return
     protocol = vars(staleness_sampler.PromptGroupSampler)
