@@ -20,6 +20,7 @@ from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.release import Release
 
 LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+# the owner of the keys, their schema, and what is written before them in a path
 SOURCES: list[tuple[str, type[BaseModel], str]] = [
     ("embedded engine", LocalConfig, ""),
     *((name, method.params, "method.") for name, method in METHODS.items()),
@@ -82,9 +83,9 @@ def _format(value: Any) -> str:
 
 def _of_nemo_rl(key: str, release: Release) -> str | None:
     """What NeMo-RL makes of it; None where it has no such key."""
-    asked = dict[str, Any]()
-    name = base_name(asked)
+    name = base_name({})  # the config of NeMo-RL that a run has by default
     base = release.configs[name]
+    asked = dict[str, Any]()
     set_at(asked, key, None)
     if key.partition(".")[0] in OURS or not knows(asked, base, release):
         return None

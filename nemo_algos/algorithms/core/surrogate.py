@@ -14,11 +14,12 @@ from torch import Tensor
 
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """x cut to [low, high]; the gradient passes at a bound, where torch's versions differ."""
+    """x cut to [low, high]; the gradient passes at a bound (torch.clamp's differs by version)."""
     return _kept(x, x.detach().clamp(min=low).clamp(max=high))  # pyright: ignore
 
 
 def _kept(x: Tensor, cut: Tensor) -> Tensor:
+    """`cut`, with x's gradient where nothing was cut."""
     return x.where(x == cut, cut) if x.requires_grad else cut
 
 
@@ -28,7 +29,7 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def sequence_sum(values: Tensor, limit: float) -> Tensor:
-    """[B,S] -> [B,1] sum over a row that is 0 off the mask, clamped again."""
+    """[B,S] -> [B,1] sum of values, 0 off the mask; clamped, as each of them already is."""
     return clamp(values.sum(1, keepdim=True), -limit, limit)
 
 
@@ -46,7 +47,7 @@ def one_sided_clip(
     """
     own = log_ratio.detach()
     dtype = log_ratio.dtype
-    # not `where` of two numbers: a GPU would be waited for
+    # torch.where of two CPU scalars would copy them to the GPU and wait for it
     below = own.minimum(log1p(high, dtype))
     above = own.maximum(log1p(-low, dtype))
     return _kept(log_ratio, torch.where(advantages > 0, below, above))
@@ -93,7 +94,7 @@ def as_number(mask: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
-    """a - b on the mask, 0 elsewhere, clamped to +-limit; no gradient outside, but at it."""
+    """a - b on the mask, else 0, cut to +-limit; the gradient passes at the limit, not beyond."""
     dtype = working_dtype(a)
     gap = a.to(dtype) - b.to(dtype)
     cut = gap.detach().clamp(-limit, limit).where(mask, 0.0)

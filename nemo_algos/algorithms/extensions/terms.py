@@ -1,9 +1,10 @@
 """Terms that a loss has beside the surrogate: loss = -J + KL + sum of coef mean(values).
 
-`method: {name: etr, terms: {entropy: {coef: 0.001}, nll: {}}}`. A term keeps the two halves. The
-driver half counts the term's own tokens (or sequences) over each whole optimizer batch, and gives
-every sequence its weight, coefficient over count; the worker half adds weight x values. So a term
-depends on no cut of a batch, and its weights travel as any signal.
+`method: {name: etr, terms: {entropy: {coef: 0.001}, nll: {}}}`. Like a method, a term has a
+driver half and a worker half. The driver half counts the term's own tokens (or sequences) over each
+whole optimizer batch, and gives every sequence its weight, coefficient over count; the worker half
+adds weight x values. So a term does not depend on how a batch is cut, and a weight is one more
+signal.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class TermParams(Section):
 
 
 class AdaptiveEntropyParams(Section):
-    """Skywork-OR1's tgt-ent (nats a token), c_0, Delta, and the largest c of their scripts."""
+    """Skywork-OR1: target is its tgt-ent (nats a token), start its c_0, delta its Delta.
+
+    largest: the limit of c that their scripts set.
+    """
 
     target: float = Field(default=0.2, gt=0)
     start: float = Field(default=0.0, ge=0)
@@ -86,8 +90,8 @@ class LossTerm:
     worker half   values(inputs, signals, params) -> [B,S], with gradient
 
     needs of both halves: entropy (of pi_old) for the driver's, entropy_gradient for the worker's,
-    memory where coef remembers. holds: of terms that hold the same thing a loss has one. success:
-    rows reads a reward above 0 as a success.
+    memory where coef remembers. holds: what the term controls, such as "entropy"; a loss has at
+    most one term for each. success: rows reads a reward above 0 as a success.
     """
 
     name: str
@@ -125,7 +129,7 @@ class WeightedTerm(NamedTuple):
         return f"term_{self.term.name}"
 
     def signal(self, rollouts: Rollouts, memory: Memory, batch_size: int) -> DriverOutput:
-        """The weights [B] float64: coef over the count of the row's batch; 0 for other rows."""
+        """Weights [B] float64: coef / count in the row's optimizer batch; 0 for rows left out."""
         coef = self.term.coef(rollouts, self.params, memory)
         if not isinstance(coef, DriverOutput):
             got = type(coef).__name__
@@ -137,6 +141,7 @@ class WeightedTerm(NamedTuple):
         of_tokens = self.params.aggregation == "token"
         inside = self.term.rows(rollouts, self.params) & (tokens > 0)
         counted = (tokens if of_tokens else tokens.sign()).where(inside, 0.0)
+        # [B] the row's optimizer batch, row // batch_size, without importing torch
         batch = tokens.new_ones(len(tokens)).cumsum(0).sub(1).div(batch_size).long()
         total = tokens.new_zeros(len(tokens)).index_add(0, batch, counted)[batch]
         share = coef.value / total.clamp(min=1)

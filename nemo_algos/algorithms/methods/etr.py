@@ -53,7 +53,7 @@ class ETRParams(Params):
 
 
 def bounds(rollouts: Rollouts, params: ETRParams) -> DriverOutput:
-    """[1 - radius_i, 1 + radius_i], from the group advantage, also beside another's advantages."""
+    """[1 - radius_i, 1 + radius_i]; A_i is GRPO's, also where the loss takes another method's A."""
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1
@@ -62,7 +62,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> DriverOutput:
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
     metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
-    return DriverOutput((radius, radius), metrics, {"clip_radius": radius})
+    return DriverOutput((radius, radius), metrics, reports={"clip_radius": radius})
 
 
 ETR = Method(

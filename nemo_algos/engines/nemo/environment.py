@@ -75,7 +75,7 @@ class VerifierEnvironment(BaseMathEnvironment):
         return {f"verifier/{name}": new[name] for name in names}
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """NeMo-RL's MathEnvironment's (accuracy, pass@samples_per_prompt, ...) and `statuses`."""
+        """The batch, and the metrics of NeMo-RL's MathEnvironment with our `statuses`."""
         batch, metrics = super().global_post_process_and_metrics(batch)
         return batch, {**metrics, **self.statuses()}
 
@@ -91,9 +91,10 @@ VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency
 
 
 def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
-    """Have the logger add our environments' `statuses`, which NeMo-RL asks for by no name.
+    """Make the logger add our environments' `statuses` to each training step's metrics.
 
-    NeMo-RL logs a step in several calls, and of a metric the last one counts: each has them whole.
+    NeMo-RL never asks for them. It logs a step in several calls, and a later call replaces a metric
+    of an earlier one: so each call gets the step's totals so far.
     """
     ours = [e for tasks in environments for e in tasks.values() if hasattr(e, "statuses")]
     if not ours:

@@ -162,7 +162,7 @@ def is_stock(algorithm: Algorithm) -> bool:
 
 
 def _is_direct(algorithm: Algorithm) -> bool:
-    """Whether the gradient reaches log pi past `shape`: NeMo-RL's ratio is of log pi itself."""
+    """Whether the gradient reaches log pi past `transform`: NeMo-RL's ratio is of log pi itself."""
     return is_stock(algorithm) or algorithm.base.method.log_ratio is token_log_ratio
 
 

@@ -48,10 +48,11 @@ from nemo_algos.engines.nemo.trace import Traced
 
 WATCH = "_run_with_controller_liveness_watch"
 SCRIPT = versions.EXAMPLES / "run_grpo_single_controller.py"
-PAD = 0  # of what the controller reads of the queue, prompts too
+PAD = 0  # fills up the shorter rows that the controller reads from the queue, prompts too
 SAMPLER = "async_rl.sampler"
-stock = single_controller.SingleControllerActor.__ray_metadata__.modified_class
-Stock: Any = stock.__ray_actor_class__
+# the class that NeMo-RL's @ray.remote wraps: only that one can be derived from
+wrapped = single_controller.SingleControllerActor.__ray_metadata__.modified_class
+Stock: Any = wrapped.__ray_actor_class__
 
 
 class StepProxy(PolicyProxy):
@@ -72,7 +73,7 @@ class StepProxy(PolicyProxy):
         return train(*args, **kwargs | fetched_fields(train, self._estimator, kwargs))
 
     def finish_train_step(self) -> dict[str, Any]:
-        """As the policy's, with metrics. Raises FloatingPointError as `Monitor.of`, before it."""
+        """Compare, log and finish the step. Raises FloatingPointError first, as `Watch.of` says."""
         chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
@@ -111,12 +112,13 @@ class ControllerImpl(Stock):
         estimator.masks = (read["token_mask"], read["sample_mask"])
         bypass = self._algorithm.correction.bypass_mode
         sampled = {"prev_logprobs": read["generation_logprobs"]} if bypass else {}
-        if sampled:  # before the stage, which may read them, and nobody computes them
+        if sampled:  # in bypass mode nobody else writes prev_logprobs, which the stage may read
             await self._write(meta, sampled)
         meta, trained = await super()._advantage_stage(meta)
         if trained:
-            masked = ["sample_mask"]  # which it may have done
-            read |= await self._read(meta, masked + ["advantages"] * self._trainer.traces)
+            reread = ["sample_mask"]  # the stage may have masked out rows
+            reread += ["advantages"] if self._trainer.traces else []
+            read |= await self._read(meta, reread)
             written = self._written(read)
             self._trainer.take(read, written | sampled)
             await self._write(meta, written)
@@ -128,11 +130,12 @@ class ControllerImpl(Stock):
         masks = estimator.masks_for(read["token_mask"], read["sample_mask"])
         own = columns.widen(estimator.signals_for(), read["token_mask"].shape)
         for term in (columns.PREFIX + each.key for each in self._algorithm.terms):
+            # a term's weights already are a mean's: undo the workers' division by the step's count
             own[term] *= self._divisor(read | masks)
         return own | masks
 
     def _divisor(self, data: dict[str, Tensor]) -> Tensor:
-        """What the workers divide a step's gradient by, also that of terms, which are means."""
+        """The chunk's part of the count by which the workers divide a whole step's gradient."""
         if self._algorithm.mean == "token":
             return (data["token_mask"][:, 1:] * data["sample_mask"][:, None]).sum()
         return data["sample_mask"].sum()
@@ -142,8 +145,8 @@ class ControllerImpl(Stock):
         """The columns that the method, the monitor, its dumps and traces read."""
         names = ["input_ids", "generation_logprobs", "token_mask", "sample_mask"]
         names += [] if self._algorithm.correction.bypass_mode else ["prev_logprobs"]
-        names += ["input_lengths"] * self._trainer.traces
-        return names + [ENTROPY] * ("entropy" in self._algorithm.needs)
+        names += ["input_lengths"] if self._trainer.traces else []
+        return names + ([ENTROPY] if "entropy" in self._algorithm.needs else [])
 
     async def _read(self, meta: Any, fields: list[str]) -> dict[str, Tensor]:
         data = await self._call_dp("get_samples", **_place(meta), select_fields=fields)
@@ -193,6 +196,7 @@ def _quiet(master_config: Any, folder: str) -> Any:
     config.logger.update({"log_dir": folder, "monitor_gpus": False})
     config.logger.update({key: False for key in config.logger if key.endswith("_enabled")})
     config.checkpointing["checkpoint_dir"] = folder
+    # the trial's batch has reference log-probs, which the stage shall read
     config.grpo.skip_reference_policy_logprobs_calculation = False
     return config
 
@@ -279,11 +283,11 @@ def train(
     policy: Any,
     traced: Traced,
 ) -> None:
-    """From Ray to the end of training, by NeMo-RL's own setup and actor; policy: makes a TQPolicy.
+    """Set up and run NeMo-RL's actor to the end of training; policy: stands in for TQPolicy.
 
     Raises what the actor raises.
     """
-    # the actor writes logs and checkpoints, in a folder of Ray's
+    # absolute: the actor that writes there runs in a working directory of Ray's
     folders = {"log_dir": master_config.logger, "checkpoint_dir": master_config.checkpointing}
     for key, section in folders.items():
         section[key] = str(Path(section[key]).absolute())
@@ -319,7 +323,7 @@ def join(chunks: Any) -> dict[str, Tensor]:
 
 
 def whole(parts: Any) -> Rollouts:
-    """The rollouts of all chunks, what a trace reads of them."""
+    """One Rollouts of all chunks, with the fields that a trace reads."""
     names = ("group", "rewards", "mask", "old_logprobs", "entropy")
     found = [{name: getattr(part, name) for name in names} for part in parts]
     given: Any = join([{k: v for k, v in one.items() if v is not None} for one in found])
@@ -327,7 +331,7 @@ def whole(parts: Any) -> Rollouts:
 
 
 def mean(metrics: Any, rows: list[int]) -> dict[str, float]:
-    """Of the chunks' metrics, by the rows of those that have it."""
+    """Each metric's mean over the chunks that have it, weighted by their rows."""
     found: dict[str, list[tuple[float, int]]] = {}
     for chunk, n in zip(metrics, rows, strict=True):
         for name, value in chunk.items():

@@ -27,6 +27,7 @@ SIMILARITIES = {
 IN_FILE_NAMES = str.maketrans({"@": "_at_", "^": "_hat_", " ": "_", "(": "", ")": ""})
 SIDES = {"correct": "correct responses", "all": "all responses"}
 Measured = dict[str, Any]  # what measure() returns
+Curve = dict[str, Any]  # "k", "value", "low", "high": lists of equal length
 
 
 def figures(
@@ -41,14 +42,17 @@ def figures(
 
 
 def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure | Matrix]:
-    """Histograms of pairs of responses, of right ones and of all; the pairs of one problem."""
+    """Histograms of pairs' similarity, of right responses and of all; then the matrix of pairs."""
     made = [_histogram(benchmark, groups, s, side) for side in SIDES for s in SIMILARITIES]
     pairs = _pairs(benchmark, groups)
     return [*(figure for figure in made if figure.lines), *([pairs] if pairs else [])]
 
 
 def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
-    """Of each group's first run, by the first run's `ucc_similarity`; embeddings are not kept."""
+    """The matrix of each group's first run, by the first one's `ucc_similarity`.
+
+    None for embeddings, which no evaluation keeps.
+    """
     having = [(g, run) for g in groups for run in g.runs[:1] if benchmark in run.evals]
     sides = [Side(g.label, r.evals[benchmark], r.eval_folders[benchmark]) for g, r in having]
     similarity = sides[0].measured["settings"]["ucc_similarity"] if sides else "embedding"
@@ -59,9 +63,9 @@ def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
 
 
 def _lines(
-    benchmark: str, groups: Sequence[Group], curve_of: Callable[[Measured], Measured | None]
+    benchmark: str, groups: Sequence[Group], curve_of: Callable[[Measured], Curve | None]
 ) -> list[Line]:
-    """A line per group of the curve {"k", "value", "low", "high"}."""
+    """A line per group of the curve."""
     lines = []
     for group in groups:
         curves = [c for run in group.runs if (c := curve_of(run.evals[benchmark]))]
@@ -71,11 +75,11 @@ def _lines(
     return lines
 
 
-def combine(curves: Sequence[Measured]) -> tuple[list[float], ...]:
+def combine(curves: Sequence[Curve]) -> tuple[list[float], ...]:
     """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
     ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
 
-    def row(curve: Measured, part: str) -> list[float]:
+    def row(curve: Curve, part: str) -> list[float]:
         at = dict(zip(curve["k"], curve[part], strict=True))
         return [np.nan if at[k] is None else float(at[k]) for k in ks]
 
@@ -95,7 +99,7 @@ def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
 
 
 def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
-    """From which similarity (or `at`) on two right responses are one solution, by runs."""
+    """The caption's sentence: from which similarity on two right responses are one solution."""
     by_rule: dict[str, list[str]] = {}
     for run in (run for group in groups for run in group.runs):
         settings = run.evals[benchmark]["settings"]
@@ -108,7 +112,7 @@ def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
     return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
 
 
-def _unless_pass(curve: str, curves: Measured) -> Measured | None:
+def _unless_pass(curve: str, curves: dict[str, Curve]) -> Curve | None:
     """The curve; not best@k where every reward is 0 or 1, as that is pass@k."""
     found = curves.get(curve)
     passed = curves["pass@k"]["value"]
@@ -128,7 +132,7 @@ def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
     return Figure(name, title, "similarity threshold", y, lines, caption)
 
 
-def _ucc_by_threshold(metrics: Measured) -> Measured | None:
+def _ucc_by_threshold(metrics: Measured) -> Curve | None:
     """UCC at the largest k as a curve over thresholds."""
     curves = metrics.get("ucc_by_threshold", {})
     ordered = sorted(curves, key=float)
@@ -176,6 +180,7 @@ def _bucket_means(
     right = dict(zip(base["ids"], base["correct"], strict=True))
     means = dict(zip(tuned["ids"], tuned["per_problem"]["mean"], strict=True))
     shared = [i for i in base["ids"] if i in means]
+    # in (above, up_to]; the first bucket, whose `above` is 0, has 0 too
     inside = [
         [means[i] for i in shared if above < right[i] <= up_to or right[i] == above == 0]
         for above, up_to in buckets
@@ -184,7 +189,7 @@ def _bucket_means(
 
 
 def bucket_name(above: float, up_to: float) -> str:
-    """0-2, then the counts above 2: 3-8; a single count by itself."""
+    """(0, 2) is "0-2", (2, 8) is "3-8", (2, 3) is "3"."""
     low = 0 if above == 0 else int(above) + 1
     high = int(up_to)
     return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001

@@ -23,6 +23,7 @@ _FACTOR = (
     r"(?:(?:\s*\^\s*\{?\s*|(?=\d))(?P<power>-?\d)(?:\s*\})?|\s+(?P<raised>squared|cubed))?"
 )
 FACTOR = re.compile(rf"[\s(]*(?P<per>/|\bper\b)?[\s(]*{_FACTOR}")
+# _FACTOR without the names of its groups, so that UNIT may repeat it
 _ONE = re.sub(r"\?P<\w+>", "?:", _FACTOR)
 UNIT = re.compile(
     rf"(?P<number>.*?[\d)}}])\s*(?P<units>{_ONE}(?:(?:\s*(?:/|\bper\b)[\s(]*|\s+){_ONE})*)[\s.)]*$",
@@ -43,7 +44,7 @@ IN_TEXT = re.compile(
     rf"{_PIECE}(?:(?:{GAP}|\\cdot(?![a-z])|/)*{_PIECE})*"
 )
 _BETWEEN = re.compile(r"\\cdot(?![a-z])|\\[,;:! ]|[~\s]")
-NOON = re.compile(r"(?i)\b([ap])\.?\s?m\b\.?")
+NOON = re.compile(r"(?i)\b([ap])\.?\s?m\b\.?")  # a.m., p.m.: the units "ante" and "post"
 COMMAND = re.compile(r"\\[A-Za-z]+")
 POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
 SIGNS = {r"\$": "dollar", "€": "euro", "£": "pound"}
@@ -70,7 +71,8 @@ def unit(answer: str) -> Expr | None:
     if match is None:
         return None
     factors = [*FACTOR.finditer(match["units"])]
-    if not is_unit(factors[0]["word"], match["number"]) and not TEXT.search(sloped(answer)):
+    marked = TEXT.search(unit_in_one_text(answer))
+    if not marked and not is_unit(factors[0]["word"], match["number"]):
         return None
     found = Integer(1)
     below = False
@@ -85,8 +87,8 @@ def unit(answer: str) -> Expr | None:
     return found
 
 
-def sloped(answer: str) -> str:
-    """`answer` with its unit in one \\text: \\text{ m/s} for \\frac{\\text{m}}{\\text{s}}."""
+def unit_in_one_text(answer: str) -> str:
+    """`answer` with its unit in one \\text: \\frac{\\text{m}}{\\text{s}} becomes \\text{ m/s}."""
     return IN_TEXT.sub(_in_one_text, QUOTIENT.sub(r"\\text{ \1/\2}\3", answer))
 
 
@@ -110,7 +112,7 @@ def compound(answer: str) -> bool:
 
 def _in_words(answer: str) -> str:
     """The answer with its units as words: signs, degrees, \\text and raised digits written out."""
-    answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", sloped(answer))
+    answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", unit_in_one_text(answer))
     answer = NOON.sub(lambda match: "ante" if match[1] in "aA" else "post", answer)
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")
@@ -119,6 +121,7 @@ def _in_words(answer: str) -> str:
 
 
 def _prefixed(word: str) -> Expr | None:
+    """`km` as k * meter, with k a symbol: a prefix is a part of the unit, and no factor of 1000."""
     match = PREFIXED.fullmatch(word)
     named = _named(match[2]) if match else None
     return Symbol(match[1]) * named if match and named is not None else None
@@ -192,7 +195,7 @@ def _speed(match: re.Match[str]) -> str:
 CHARACTERS = _rules(
     ("[⁰¹²³⁴-⁹⁺⁻ⁿ]+", r"^{\g<0>}"),
     ("[₀-₉]+", r"_{\g<0>}"),
-    ("[¼-¾⅐-⅞]", r" \g<0>"),  # or 2½ is 21/2
+    ("[¼-¾⅐-⅞]", r" \g<0>"),  # the space, because NFKC would turn 2½ into 21/2
 )
 SPELLINGS = _rules(
     # what says nothing
@@ -218,7 +221,7 @@ SPELLINGS = _rules(
     # numbers
     (r"\*\*", "^"),
     (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
-    (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
+    (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # math-verify reads 4e33 as 4 * e * 33
     (r"\{,\}|,\s*\\!\s*(?=\d{3})", ","),
     (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
     (r"(?<!\d)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
@@ -261,7 +264,7 @@ FOR_ALL = (
     r"(?:\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}|\\forall(?![a-z]))\s*"
     r"[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
 )
-ENVIRONMENT = (  # of one cell; others are matrices, or undecided
+ENVIRONMENT = (  # around one answer; others are matrices, or undecided
     r"\s*\\begin\s*\{(aligned|align\*?|gathered|gather\*?|split|equation\*?|array|center)\}"
     r"(?:\s*\{[clr|\s]*\})?(.*)\\end\s*\{\1\}[\s.]*"
 )
@@ -302,7 +305,7 @@ EDGES = _rules(
     (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
 )
 OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more) than"
-# Of a text without a box: listed numbers are one answer, and a number that is not meant is none.
+# Of a text without a box: a list of numbers is one answer, and the 5 of "not 5" is none.
 PROSE = _rules(
     (rf"(?m)((?:^|\bis|\bare|[:=])[\s*#]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
     (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number
@@ -349,11 +352,11 @@ def characters(text: str) -> str:
 
 def spell(text: str) -> str:
     """`text`, an answer or what holds one, with numbers and words as math-verify reads them."""
-    return _apply(SPELLINGS, sloped(text))
+    return _apply(SPELLINGS, unit_in_one_text(text))
 
 
 def prose(text: str) -> str:
-    """`text`, for the last number to be the answer that it gives."""
+    """`text` changed so that its last number is the answer that it gives."""
     return _apply(PROSE, spell(text))
 
 

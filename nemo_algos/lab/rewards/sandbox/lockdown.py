@@ -1,4 +1,4 @@
-"""What a program may not do. `Lock` closes the zygote's surroundings once, then each fork of it.
+"""What a program may not do: `Lock` closes off the zygote (zygote.py), `confine` each fork of it.
 
 Linux with namespaces: an empty root with the interpreter read-only, no network, its own processes.
 Everywhere: limits, no new processes, no privileges; Landlock where the kernel has it; as root,
@@ -18,7 +18,7 @@ from contextlib import suppress
 LINUX = sys.platform == "linux"
 MEMORY = 1 << 30
 FILES = 32
-USERS = 2_000_000_000  # as root, programs run as a user below, of their judge's own
+USERS = 2_000_000_000  # as root, each judge's programs run as a user ID of their own below this
 ROOT = "/proc"  # where the new root is built: a folder that exists everywhere and holds no file
 READABLE = ("/usr", "/lib", "/lib64", sys.base_prefix)  # the interpreter and its libraries
 LANDLOCK = {1: "Landlock: files", 4: "Landlock: TCP", 6: "Landlock: signals"}  # by its version
@@ -33,12 +33,15 @@ NEWNET = 0x40000000
 RDONLY = 1
 NOSUID = 2
 NODEV = 4
+NOEXEC = 8
 REMOUNT = 32
+NOATIME = 1024
+NODIRATIME = 2048
 BIND = 4096
 REC = 16384
 PRIVATE = 1 << 18
 RECURSIVE = 0x8000
-KEPT = 2 | 4 | 8 | 1024 | 2048  # mount flags that a user namespace may not take away
+KEPT = NOSUID | NODEV | NOEXEC | NOATIME | NODIRATIME  # a user namespace may not clear them
 SET_PDEATHSIG = 1
 SET_DUMPABLE = 4
 SET_NO_NEW_PRIVS = 38
@@ -47,8 +50,8 @@ SET_NO_NEW_PRIVS = 38
 class Lock:
     """Closes what can be closed of this process; `confine` does the rest in a fork of it.
 
-    namespaces: enter new ones (OSError where the system refuses); the caller's process then only
-    waits for a child, which goes on as the first process of its own (all end when it does).
+    namespaces: enter new ones (OSError where the system refuses). Then the caller's process only
+    waits, and __init__ returns in its child, PID 1 of the new PID namespace, which ends with it.
     """
 
     def __init__(self, namespaces: bool):
@@ -61,10 +64,11 @@ class Lock:
             self.protections.append("namespaces, empty read-only root, no network")
         if self._user:
             self.protections.append("a user of its own")
+        # landlock_create_ruleset(NULL, 0, VERSION): the version of Landlock, -1 without
         version = self._libc.syscall(444, None, 0, 1) if LINUX else -1
         self._landlock = self._landlock_rules(version) if version > 0 else None
         self.protections += [words for first, words in LANDLOCK.items() if version >= first]
-        if LINUX:  # a program of the same user could trace the zygote; after the maps of users
+        if LINUX:  # else a program of the same user traces the zygote; uid_map is written before
             self._call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
 
     def confine(self, seconds: float) -> None:
@@ -72,7 +76,7 @@ class Lock:
         os.setsid()
         os.chdir("/")
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        _limit(resource.RLIMIT_CPU, int(seconds) + 1)  # should it stop the timer
+        _limit(resource.RLIMIT_CPU, int(seconds) + 1)  # in case the program stops the timer
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_FSIZE, 0)
         _limit(resource.RLIMIT_NOFILE, FILES)
@@ -92,7 +96,7 @@ class Lock:
         if self._landlock is not None:
             self._call("syscall", 446, self._landlock, 0)  # landlock_restrict_self
             os.close(self._landlock)
-        # In a user namespace the capabilities are still there.
+        # no capabilities (header: version 3, this process): a user namespace has given them all
         self._call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
 
     def _enter_namespaces(self) -> None:
@@ -135,6 +139,7 @@ class Lock:
 
     def _landlock_rules(self, version: int) -> int:
         # Reading under READABLE alone; no TCP, and no signal to a process outside.
+        # ABI 1 knows 13 rights to files, 2 one more, ...; 3: TCP bind, connect; 3: sockets, signals
         handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
         size = 8 if version < 4 else 16 if version < 6 else 24
         attributes = struct.pack("QQQ", handled, 3, 3)[:size]
@@ -155,7 +160,7 @@ class Lock:
 
 
 def _users() -> int:
-    """How many users there are: in a container maybe few."""
+    """One more than the largest user ID that this namespace maps: in a container maybe few."""
     if not LINUX:
         return USERS
     with open("/proc/self/uid_map") as rows:

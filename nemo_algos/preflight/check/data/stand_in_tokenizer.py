@@ -1,4 +1,4 @@
-"""The tokenizer of a check: the run's own, or one of bytes; of models of images the processor."""
+"""The tokenizer of a check: the run's own, else a byte tokenizer; for a VLM its processor."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from nemo_algos.preflight.check.known_models import FILE
 
 SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
-MARKS = {  # of Qwen's models of images -> the keys of config.json
+MARKS = {  # key of a Qwen VLM's config.json -> the token whose id it gives
     "image_token_id": "<|image_pad|>",
     "video_token_id": "<|video_pad|>",
     "vision_start_token_id": "<|vision_start|>",
@@ -34,12 +34,12 @@ def cached_folder(name: str) -> Path | None:
 
 
 def find(section: Mapping[str, Any], origin: Path | None, folder: Path, sees: bool) -> Path:
-    """Where the run's own is, if at hand; else `folder`, into which one of bytes is written.
+    """The folder of the run's own tokenizer; else `folder`, with a byte tokenizer written into it.
 
-    sees: with a processor of images.
+    section: policy.tokenizer; origin: the model's folder; sees: write an image processor with it.
     """
     name = str(section.get("name") or "")
-    for place in (Path(name), cached_folder(name), origin):
+    for place in (Path(name) if name else None, cached_folder(name), origin):
         if place is not None and any(place.glob("tokenizer*")):
             return place
     made = byte_tokenizer(tuple(MARKS.values()) if sees else ())

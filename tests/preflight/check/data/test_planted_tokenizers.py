@@ -38,6 +38,15 @@ def own(tmp_path_factory):
     return folder
 
 
+def test_a_run_without_a_tokenizer_s_name_does_not_take_one_of_this_folder(
+    tmp_path, own, monkeypatch
+):
+    monkeypatch.chdir(own)
+    found = stand_in_tokenizer.find({"name": None}, None, tmp_path, False)
+    assert found == tmp_path and any(tmp_path.glob("tokenizer*"))
+    assert stand_in_tokenizer.find({"name": "."}, None, tmp_path, False).samefile(own)
+
+
 def judged(tmp_path, monkeypatch, own, tokenizer=None, **generation):
     folder, given = tmp_path / "run", own
     folder.mkdir()
