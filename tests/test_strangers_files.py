@@ -12,6 +12,7 @@ import tracemalloc
 import pytest
 import small_llama
 from commands import invoke
+from matrix import some_of
 from strangers import BOMBS, GOOD, KINDS, LAUGH
 
 from nemo_algos import config, untrusted
@@ -84,7 +85,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS)
+@pytest.mark.parametrize(("name", "command"), some_of(COMMANDS, 4))
 def test_a_section_over_what_would_take_all_memory_is_bounded_too(name, command, tmp_path):
     words, text = OVER[name]
     (tmp_path / "bomb.yaml").write_text(f"a0: lol\n{LAUGH}\n{text}\n")

@@ -185,6 +185,7 @@ def test_a_run_that_hangs_is_ended_and_goes_on(run):
     assert len(stacks) == 1 and "--container-name=ray-head" in stacks[0]
 
 
+@pytest.mark.long  # it waits
 def test_a_driver_s_log_that_is_truncated_is_no_hang(run):
     """By logrotate's copytruncate after four steps; then each step is one in time."""
     log = "$BASE_LOG_DIR/7-logs/ray-driver.log"
@@ -204,6 +205,7 @@ def test_a_hang_behind_a_truncated_log_is_found(run):
     assert noted(run) == [("stalled", "2")]
 
 
+@pytest.mark.long  # it waits
 def test_the_first_step_of_an_attempt_may_take_its_time(run):
     """It compiles; so does the start before it."""
     (run / "logs" / "7-logs").mkdir()
