@@ -42,12 +42,12 @@ def biased(ids, bias):
 CHANGES = {
     "none": lambda z: z,
     "temperature": lambda z: z / 0.6,
-    "top_p": top_p(0.8),
+    "top_p": top_p(0.9),
     "top_k": top_k(4),
     "min_p": min_p(0.1),
     "greedy": lambda z: z * 1e4,
 }
-SOLVED = {"temperature": 0.6, "top_p": 0.8, "top_k": 4, "min_p": 0.1}
+SOLVED = {"temperature": 0.6, "top_p": 0.9, "top_k": 4, "min_p": 0.1}
 SOLVERS = dict(zip(SOLVED, sampling.HYPOTHESES, strict=False))
 
 
