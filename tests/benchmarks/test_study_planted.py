@@ -9,25 +9,16 @@ from planted import Planted, PlantedTrainer
 from pydantic import ValidationError
 
 from nemo_algos.engines.local.low_precision import e4m3
-from nemo_algos.engines.local.schema import SHAPES, TINY_MOE
-from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
-
-MOE = f"policy.model_name={TINY_MOE}"
-
-
-def moe(replays=False):
-    torch.manual_seed(0)
-    model = Tiny(SHAPES[TINY_MOE])
-    for layer in model.layers:
-        layer.router.gate.weight.data *= 20  # one expert weighs more than the other
-    model.embed.weight.data *= 3
-    return TinyPolicy(model, trainers.UP_TO_12, replays)
 
 
 def planted(of="dense", **keys):
-    trained = {"dense": trainers.policy, "moe": moe, "replayed": lambda: moe(replays=True)}[of]()
-    config, algorithm = trainers.checked(*([] if of == "dense" else [MOE]))
+    trained = {
+        "dense": trainers.policy,
+        "moe": trainers.moe,
+        "replayed": lambda: trainers.moe(replays=True),
+    }[of]()
+    config, algorithm = trainers.checked(*([] if of == "dense" else [trainers.MOE]))
     task = trainers.MadeUp(config.data, config.grpo.seed)
     return PlantedTrainer(Planted(**keys), config, algorithm, trained, task, None)
 

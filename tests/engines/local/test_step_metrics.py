@@ -116,7 +116,7 @@ KIND, HIGH, LOW = (
     ],
 )
 def test_off_policy_correction_weighs_by_the_samplers_own_logprobs(settings, factor):
-    mismatched = trainers.Mismatched(trainers.policy().model, trainers.UP_TO_12)
+    mismatched = trainers.mismatched()
     one_update = "policy.train_global_batch_size=32"
     plain, _ = update(one_update)
     got, metrics = update(one_update, *settings, trained=mismatched)

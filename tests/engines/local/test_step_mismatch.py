@@ -23,28 +23,24 @@ from nemo_algos.preflight.check.local.judge import parse
 SMALL = ["grpo.max_num_steps=4", "grpo.max_val_samples=4", "grpo.val_samples_per_prompt=4"]
 
 
-def mismatched():
-    return trainers.Mismatched(trainers.policy().model, trainers.UP_TO_12)
-
-
 def of(metrics):
     return {k: v for k, v in metrics.items() if k.startswith("mismatch/")}
 
 
 def test_a_sampler_that_says_half_the_probability_is_log_2_away():
-    metrics = of(trainers.trainer(trained=mismatched()).step())
+    metrics = of(trainers.trainer(trained=trainers.mismatched()).step())
     assert metrics.pop("mismatch/nonfinite") == 0 and metrics.pop("mismatch/share_above") == 1
     assert set(metrics) == {"mismatch/mean", "mismatch/p99", "mismatch/max"}
     assert list(metrics.values()) == pytest.approx([math.log(2)] * 3, abs=1e-5)
 
 
 def test_beyond_the_limit_nothing_is_trained():
-    made = trainers.trainer("mismatch.stop_above=0.6", trained=mismatched())
+    made = trainers.trainer("mismatch.stop_above=0.6", trained=trainers.mismatched())
     before = trainers.weights(made)
     with pytest.raises(FloatingPointError, match=r"mean 0\.693"):
         made.step()
     assert torch.equal(trainers.weights(made), before) and made.step_number == 0
-    trainers.trainer("mismatch.stop_above=0.7", trained=mismatched()).step()
+    trainers.trainer("mismatch.stop_above=0.7", trained=trainers.mismatched()).step()
 
 
 def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypatch):

@@ -15,19 +15,12 @@ from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.local import build, tiny_policy
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import sample
-from nemo_algos.engines.local.schema import SHAPES, TINY_MOE
-from nemo_algos.engines.local.tiny import Tiny
-from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
+from nemo_algos.engines.local.tiny_policy import SeparateSampler
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.local.updates import Updates
 
 ONE_UPDATE = "policy.train_global_batch_size=32"
 PREFIX = "rollout_correction."
-
-
-def mismatched():
-    """pi / pi_sampler is 2 at every token."""
-    return trainers.Mismatched(trainers.policy().model, trainers.UP_TO_12)
 
 
 def block(**keys):
@@ -48,7 +41,7 @@ def block(**keys):
 )
 def test_weights_and_rejections_by_hand(keys, factor):
     plain, _ = update(ONE_UPDATE)
-    got, metrics = update(ONE_UPDATE, *block(**keys), trained=mismatched())
+    got, metrics = update(ONE_UPDATE, *block(**keys), trained=trainers.mismatched())
     torch.testing.assert_close(got, factor * plain, rtol=0, atol=rounding())
     assert metrics["mismatch/mean"] == pytest.approx(0.693, abs=1e-3)
     rejected = factor == 0 and "preset" in keys
@@ -57,7 +50,7 @@ def test_weights_and_rejections_by_hand(keys, factor):
 
 
 def test_old_as_the_sampler_makes_every_first_ratio_the_mismatch():
-    got, metrics = update(ONE_UPDATE, *block(bypass_mode="true"), trained=mismatched())
+    got, metrics = update(ONE_UPDATE, *block(bypass_mode="true"), trained=trainers.mismatched())
     assert metrics["ratio/mean"] == pytest.approx(2, rel=1e-4)
     assert not [k for k in metrics if k.startswith("mismatch/")]
     plain, _ = update(ONE_UPDATE)
@@ -141,18 +134,6 @@ def test_a_reference_only_where_one_is_needed_and_it_stays(
         assert torch.equal(parameter, before) and parameter.grad is None
 
 
-MOE = f"policy.model_name={TINY_MOE}"
-
-
-def moe(replays=False):
-    torch.manual_seed(0)
-    model = Tiny(SHAPES[TINY_MOE])
-    for layer in model.layers:
-        layer.router.gate.weight.data *= 20  # one expert weighs more than the other
-    model.embed.weight.data *= 3
-    return TinyPolicy(model, trainers.UP_TO_12, replays)
-
-
 def test_the_policy_samples_itself_unless_it_trains_in_low_precision():
     plain, emulated = trainers.trainer(), trainers.trainer("policy.precision=mxfp8")
     assert plain.sampler is plain.policy
@@ -203,19 +184,20 @@ class Routed(Trainer):
 
 def test_replay_takes_the_distance_away():
     own, replayed = (
-        trainers.trainer(MOE, trained=moe(replays), kind=Routed).step() for replays in (False, True)
+        trainers.trainer(trainers.MOE, trained=trainers.moe(replays), kind=Routed).step()
+        for replays in (False, True)
     )
     assert own["mismatch/mean"] > 1e-3 and replayed["mismatch/mean"] < 1e-5
     assert replayed["mismatch/routes"] > 0.25  # its own routers still say others
 
 
 def test_the_trainer_replays_and_the_reference_does_not(monkeypatch):
-    monkeypatch.setattr(build, "warm_start", lambda *_: moe().model)
-    overrides = [MOE, "policy.router_replay.enabled=true"]
+    monkeypatch.setattr(build, "warm_start", lambda *_: trainers.moe().model)
+    overrides = [trainers.MOE, "policy.router_replay.enabled=true"]
     cfg, algorithm = trainers.checked(*overrides, method="erpo")
     made = build.build_trainer(cfg, algorithm, Console(quiet=True))
     assert (made.policy.replays, made.reference.__self__.replays) == (True, False)
-    cfg, algorithm = trainers.checked(MOE, method="erpo")
+    cfg, algorithm = trainers.checked(trainers.MOE, method="erpo")
     assert not build.build_trainer(cfg, algorithm, Console(quiet=True)).policy.replays
 
 

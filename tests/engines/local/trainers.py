@@ -8,7 +8,7 @@ import torch
 from nemo_algos import config
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.data.tasks import Puzzles
-from nemo_algos.engines.local.schema import GenerationSection, Shape
+from nemo_algos.engines.local.schema import SHAPES, TINY_MOE, GenerationSection, Shape
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
@@ -126,3 +126,21 @@ class Mismatched(TinyPolicy):
         drawn = super().generate(prompts, group_size, generator)
         half = (drawn.logprobs - torch.tensor(2.0).log()).where(drawn.mask, 0.0)
         return replace(drawn, gen_logprobs=half)
+
+
+def mismatched():
+    """pi / pi_sampler is 2 at every token."""
+    return Mismatched(policy().model, UP_TO_12)
+
+
+MOE = f"policy.model_name={TINY_MOE}"
+
+
+def moe(replays=False):
+    """A policy with experts of which each token prefers one by far."""
+    torch.manual_seed(0)
+    model = Tiny(SHAPES[TINY_MOE])
+    for layer in model.layers:
+        layer.router.gate.weight.data *= 20
+    model.embed.weight.data *= 3
+    return TinyPolicy(model, UP_TO_12, replays)

@@ -18,18 +18,6 @@ from nemo_algos.lab.evals.problem import Options
 ASK = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 
 
-@pytest.fixture
-def read(tmp_path):
-    """read(name, rows, ...) -> Loaded, through a JSONL file."""
-
-    def read(name, rows, **options):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return load(name, str(path), **options)
-
-    return read
-
-
 def golds(loaded):
     return [problem.answer for problem in loaded.problems]
 

@@ -15,19 +15,6 @@ from nemo_algos.lab.evals.benchmarks import load
 from nemo_algos.lab.rewards.code import verify_code
 from nemo_algos.lab.rewards.sql import verify_sql
 
-
-@pytest.fixture
-def read(tmp_path):
-    """read(name, rows, ...) -> Loaded, through JSON lines."""
-
-    def read(name, rows, **options):
-        path = tmp_path / "train.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return load(name, str(path), **options)
-
-    return read
-
-
 HUMANEVAL = {
     "task_id": "HumanEval/900",
     "prompt": 'def double(x):\n    """Twice x."""\n',
@@ -310,12 +297,12 @@ def test_a_result_may_be_in_a_list(apps, gold, returned, reward):
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"question": ""}, "train.jsonl row 2 'question'"),
-        ({"input_output": '{"inputs": ['}, "train.jsonl row 2 input_output JSON"),
-        ({"input_output": "[1]"}, "train.jsonl row 2 input_output inputs outputs"),
-        ({"input_output": '{"inputs": ["1"]}'}, "train.jsonl row 2 input_output 'outputs'"),
-        ({"input_output": cases_of(([], 1), fn_name="f()")}, "train.jsonl row 2 fn_name 'f()'"),
-        ({"input_output": cases_of(([], 1), fn_name="if")}, "train.jsonl row 2 fn_name 'if'"),
+        ({"question": ""}, "rows.jsonl row 2 'question'"),
+        ({"input_output": '{"inputs": ['}, "rows.jsonl row 2 input_output JSON"),
+        ({"input_output": "[1]"}, "rows.jsonl row 2 input_output inputs outputs"),
+        ({"input_output": '{"inputs": ["1"]}'}, "rows.jsonl row 2 input_output 'outputs'"),
+        ({"input_output": cases_of(([], 1), fn_name="f()")}, "rows.jsonl row 2 fn_name 'f()'"),
+        ({"input_output": cases_of(([], 1), fn_name="if")}, "rows.jsonl row 2 fn_name 'if'"),
     ],
 )
 def test_a_broken_row_is_named_by_its_number(apps, broken, said):

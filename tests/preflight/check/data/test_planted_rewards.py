@@ -11,7 +11,6 @@ import pytest
 from nemo_algos.engines.rewards.answers import boxed
 from nemo_algos.engines.rewards.pool import Verdict
 from nemo_algos.preflight.check.data import answers, rewards, scoring, verdict
-from nemo_algos.preflight.check.data import rewards as reward_checks
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage
 
@@ -225,7 +224,7 @@ def test_what_a_right_response_has_in_it():
 
 N = 20
 RIGHT, NOT = [1.0] * N, [0.0] * N
-OTHERS = (*reward_checks.KINDS, "doubled", "short")
+OTHERS = (*rewards.KINDS, "doubled", "short")
 SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(OTHERS, NOT)
 
 
@@ -234,16 +233,16 @@ def of_rows(*numbers, bad=1.0, good=0.0):
     return [bad if n in numbers else good for n in range(1, N + 1)]
 
 
-def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **rewards):
+def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **changed):
     rows = [Row(n, "task", "?", str(n)) for n in range(1, N + 1)]
-    if "gold" in rewards:
-        rewards = {"again": rewards["gold"], "long": rewards["gold"]} | rewards
-    given = SOUND | rewards
+    if "gold" in changed:
+        changed = {"again": changed["gold"], "long": changed["gold"]} | changed
+    given = SOUND | changed
     scored = [
-        reward_checks.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
+        rewards.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
         for n, row in enumerate(rows)
     ]
-    reward_checks.judge_scores(
+    rewards.judge_scores(
         Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
     )
     return [(v.outcome, v.key, v.message) for v in verdict.read(folder)]
