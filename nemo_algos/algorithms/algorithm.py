@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nemo_algos.algorithms import core
 from nemo_algos.algorithms.extensions.correction import (
     WEIGHTS,
     CorrectionConfig,
@@ -89,14 +90,51 @@ class Algorithm(Kernel):
         return needs_of_advantages(self.advantages)
 
     @property
-    def columns(self) -> dict[str, str]:
-        """The reward parts that are read by name: the key that names it -> the part."""
+    def success_keys(self) -> dict[str, str | None]:
+        """Where a part of the reward can be named: the key -> the part, None for the whole."""
         parts = {"method.bounds": self.bounds.params, "method": self.base.params}
         parts |= {f"method.terms.{each.term.name}": each.params for each in self.terms}
         if self.bounds is self.base:
             del parts["method.bounds"]
-        named = {f"{k}.{SUCCESS}": getattr(params, SUCCESS, None) for k, params in parts.items()}
-        return {key: name for key, name in named.items() if name is not None}
+        named = {k: params for k, params in parts.items() if hasattr(params, SUCCESS)}
+        return {f"{k}.{SUCCESS}": getattr(params, SUCCESS) for k, params in named.items()}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The reward parts that are read by name: the key that names it -> the part."""
+        return {key: name for key, name in self.success_keys.items() if name is not None}
+
+    @property
+    def success_readers(self) -> list[str]:
+        """The methods and terms that take the whole reward, above 0, for a success."""
+        slots = {"advantages": self.advantages, "bounds": self.bounds, "loss": self.base}
+        readers = [c for slot, c in slots.items() if slot in c.method.success]
+        names = [c.method.name for c in readers if getattr(c.params, SUCCESS, None) is None]
+        for each in self.terms:
+            if each.term.success and getattr(each.params, SUCCESS, None) is None:
+                names.append(each.term.name)
+        return list(dict.fromkeys(names))
+
+    def success_remark(self, rollouts: Rollouts) -> str:
+        """A sentence where rewards differ and yet all of them are successes, else "".
+
+        A sum of rewards with a part that each response earns does that: no pass rate is left.
+        """
+        readers = self.success_readers
+        outcomes = rollouts.column(None)
+        differ = ~rollouts.groups.flat(outcomes)[rollouts.groups.index]
+        if not readers or not differ.any():
+            return ""
+        if not core.groups.succeeded(outcomes)[differ].all():
+            return ""
+        unnamed = [key for key, part in self.success_keys.items() if part is None]
+        remedy = "Give wrong responses a reward of 0 or less"
+        if unnamed:
+            remedy += f", or name the part of the reward that is: `{unnamed[0]}`"
+        return (
+            "every response in a group whose rewards differ has a reward above 0, and "
+            f"{' and '.join(readers)} reads that as a success, so no pass rate is left. {remedy}."
+        )
 
     @property
     def unit_columns(self) -> set[str | None]:
@@ -199,7 +237,7 @@ def check_inputs(
 
 
 def _check_unit(name: str, rewards: Tensor) -> None:
-    outside = (rewards < 0) | (rewards > 1)
+    outside = (rewards < -core.groups.EPS) | (rewards > 1 + core.groups.EPS)
     if outside.any():
         row = int(outside.nonzero()[0])
         raise ValueError(

@@ -132,7 +132,7 @@ class Method:
     form       ratio: min(r' A', clip(r') A');  logprob: A' log pi (score function)
     clips      where the bounds act: ratio (the surrogate's), token (inside log_ratio), weight
                (inside reweight), or None
-    ratio      r' is each token's own, or one of the sequence
+    ratio      r' is each token's own, or one of its turn or of the sequence
     mean       of J and KL, where the parameters have no `aggregation` to choose it
 
     and facts, which are said at their fields. Raises ValueError for a value that is none of these.
@@ -150,7 +150,7 @@ class Method:
     per_token: frozenset[str] = frozenset()
     form: record.Form = "ratio"
     clips: record.Clips | None = "ratio"
-    ratio: record.Per = "token"
+    ratio: record.Ratio = "token"
     mean: record.Per = "sequence"
     needs: frozenset[record.Need] = frozenset()  # of rollouts, engine and partners
     own: frozenset[Slot] | None = None  # what makes it what it is, where functions do not tell

@@ -78,7 +78,10 @@ def policy_loss(
     mask = _finite_mask(logprobs, rollouts, config)
     limit = algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
-    shaped = algorithm.transform(log_ratio, mask, signals)
+    # a number for each sequence costs nothing in float64; luspo's |o_i| cancel to float32's rounding
+    by_sequence = algorithm.base.method.ratio == "sequence"
+    exact = log_ratio.double() if by_sequence else log_ratio
+    shaped = algorithm.transform(exact, mask, signals)
     weights = _weights(algorithm, logprobs, rollouts, signals, mask, config)
     gains = algorithm.surrogate(shaped, logprobs, mask)
     gains = gains if weights is None else gains * weights
@@ -94,7 +97,8 @@ def policy_loss(
     if algorithm.correction.bypass_mode and weights is not None:
         parts["rejected"] = (mask & (weights == 0)).sum()
     sums = stats.sums | parts | {"loss": loss}
-    return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
+    sums = {k: v.detach().double() for k, v in sums.items()}
+    return Loss(loss.to(log_ratio.dtype), replace(stats, sums=sums))
 
 
 def _check_arguments(
@@ -201,7 +205,8 @@ def _weights(
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
         method = algorithm.base.method
-        return sampler_weights(method, config.cut, old, rollouts.gen_logprobs, mask)
+        turn = signals.extras.get("turn")
+        return sampler_weights(method, config.cut, old, rollouts.gen_logprobs, mask, turn)
     weights = signals.extras.get(WEIGHTS)
     dtype = core.surrogate.working_dtype(logprobs)
     return None if weights is None else weights.to(mask.device, dtype)

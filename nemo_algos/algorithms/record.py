@@ -108,9 +108,10 @@ Need = Literal[
 Form = Literal["ratio", "logprob"]
 Clips = Literal["ratio", "token", "weight"]
 Per = Literal["token", "sequence"]
+Ratio = Literal["token", "turn", "sequence"]
 TOKEN_INPUTS = frozenset[Need](("ref_logprobs", "entropy", "gen_logprobs"))
 OF_PARTNERS = frozenset[Need](("sequence_advantages", "sequence_mean"))
-KNOWN = {"form": Form, "clips": Clips, "ratio": Per, "mean": Per}
+KNOWN = {"form": Form, "clips": Clips, "ratio": Ratio, "mean": Per}
 KNOWN |= {"needs": Need, "own": Slot, "success": Slot}
 ARGUMENTS = {"advantages": 2, "bounds": 2, "constant_bounds": 1, "log_ratio": 4, "reweight": 4}
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from nemo_algos.algorithms import core
 from nemo_algos.algorithms.core.groups import Groups
 
 TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
@@ -29,6 +30,7 @@ TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
     "prompt": True,
     "drift": True,
     "turn": False,
+    "last_turn": True,
 }
 TURN_PART = re.compile("turn_([1-9][0-9]{0,2})")  # the part of the reward that a turn has earned
 
@@ -56,10 +58,14 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
     earned = _turn_rewards(values["turn_rewards"], mask)
     turn = _turns(values["turn"], earned is not None, mask)
+    last = values["last_turn"]
+    if last is None and turn is not None:
+        last = core.turns.last(turn, mask)
     return values | {
         "mask": masked,
         "reward_parts": parts,
         "turn": turn,
+        "last_turn": last,
         "turn_rewards": earned,
     }
 
@@ -207,6 +213,8 @@ class Rollouts:
                           needs it
     turn           [B,S]  integer, the turn of each response token, from 0, where a method goes by
                           turn; default: each unbroken run of the mask is a turn
+    last_turn      [B]    integer, the turn that each response ended in; default: that of its last
+                          token in the mask as it was given, before sample_mask or a rejection
     turn_rewards   [B,T]  what each turn has earned, where a method goes by turn; what of the reward
                           is in none of them came with the last turn
 
@@ -229,6 +237,7 @@ class Rollouts:
     drift: Tensor | None = None
     outcomes: Tensor | None = None
     turn: Tensor | None = None
+    last_turn: Tensor | None = None
     turn_rewards: Tensor | None = None
 
     largest_logprob: ClassVar[float] = 1e-3

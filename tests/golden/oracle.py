@@ -428,9 +428,11 @@ def k3(batch: Batch) -> torch.Tensor:
 
 
 def etr(batch: Batch, p: dict) -> Objective:
-    """radius_i = clip_base +- micro tanh(A_i) + macro 4 p_g (1 - p_g), p_g = share of R > 0."""
+    """radius_i = clip_base +- micro tanh(A_i) + macro 4 p_g (1 - p_g), p_g: share of successes."""
     A = group_advantages(batch)
-    p_g = pooled(batch, lambda R: [sum(x > 0 for x in R) / len(R)] * len(R))
+    # Decided: a success is above the tolerance of the batch's rewards
+    least = tolerance(batch.rewards)
+    p_g = pooled(batch, lambda R: [sum(x > least for x in R) / len(R)] * len(R))
     sign = {"asymmetric": 1.0, "inverse": -1.0}[p["direction"]]
     radius = p["clip_base"] + sign * p["micro"] * A.tanh() + p["macro"] * 4 * p_g * (1 - p_g)
     return averaged(batch, clipped(token_ratio(batch), A, radius, radius), A, "sequence")
@@ -845,8 +847,8 @@ def vespo(batch: Batch, p: dict) -> Objective:
 
 
 def topr(batch: Batch, p: dict) -> Objective:
-    """J = mean sg[w] A log pi, w = 1 for R > 0, min(W, 1) for others."""
-    won = torch.tensor(batch.rewards)[:, None] > 0
+    """J = mean sg[w] A log pi, w = 1 for successes, min(W, 1) for others."""
+    won = torch.tensor(batch.rewards)[:, None] > tolerance(batch.rewards)
     weight = torch.where(won, 1.0, response_ratio(batch).clamp(max=1.0))
     return scored(batch, weight, group_advantages(batch))
 

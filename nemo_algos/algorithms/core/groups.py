@@ -83,11 +83,19 @@ def scaled(
     return values.where(~groups.flat(rewards)[groups.index], 0.0)
 
 
+def rounding(values: Tensor) -> Tensor:
+    """A scalar: of all values, of any shape, two that are closer than this are equal."""
+    return EPS * values.abs().amax().clamp(min=1.0) if values.numel() else values.new_zeros(())
+
+
+def succeeded(rewards: Tensor) -> Tensor:
+    """Whether each reward is a success: above 0, and not only by the rounding of a sum."""
+    return rewards > rounding(rewards)
+
+
 def all_equal(values: Tensor) -> bool:
     """Whether all values [N] are equal, as those of a flat group; none are."""
-    if not len(values):
-        return True
-    return bool(values.max() - values.min() <= EPS * values.abs().max().clamp(min=1.0))
+    return not len(values) or bool(values.max() - values.min() <= rounding(values))
 
 
 def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
@@ -99,8 +107,7 @@ def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = E
     if all_equal(among):
         return torch.zeros_like(values)
     centred = values - among.mean()
-    tolerance = EPS * among.abs().max().clamp(min=1.0)
-    zero = centred.abs() <= tolerance
+    zero = centred.abs() <= rounding(among)
     return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
 
 

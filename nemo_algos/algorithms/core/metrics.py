@@ -38,11 +38,16 @@ class Stats:
         top = torch.maximum(self.max_log_ratio, other.max_log_ratio)
         return Stats(sums, self.histogram + other.histogram, top)
 
-    def summary(self) -> dict[str, float]:
-        """The metrics, in nats and shares; a share of nothing is left out."""
+    def summary(self, updates: int = 1) -> dict[str, float]:
+        """The metrics, in nats and shares; a share of nothing is left out.
+
+        updates: how many optimizer batches these are of: the loss and its parts are means of them.
+        """
         s = {k: float(v) for k, v in self.sums.items()}
         own = [k for k in s if k.startswith("terms/")]
-        out = {k: s[k] for k in ("loss", "kl_loss", *own, "nonfinite_tokens") if k in s}
+        out = {k: s[k] / updates for k in ("loss", "kl_loss", *own) if k in s}
+        if "nonfinite_tokens" in s:
+            out["nonfinite_tokens"] = s["nonfinite_tokens"]
         for name, (total, count) in MEANS.items():
             if total in s and s[count] > 0:
                 out[name] = s[total] / s[count]
@@ -72,7 +77,7 @@ MEANS = {
     "kl/old_sequence": ("kl_old_sequence", "sequences"),
     "kl/ref": ("kl_ref", "tokens"),
     "correction/rejected_tokens": ("rejected", "tokens"),
-    "entropy/exact": ("entropy", "tokens"),
+    "entropy/updated": ("entropy", "tokens"),
     "entropy/approximate": ("approximate_entropy", "tokens"),
 }
 

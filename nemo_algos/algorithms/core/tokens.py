@@ -106,20 +106,23 @@ class Pools:
 
 
 def largest_share(values: Tensor, mask: Tensor, share: float) -> Tensor:
-    """Bool [B,S]: the share of the mask's tokens with the largest finite values, at least one."""
+    """`largest` for a share of the mask's tokens, at least one; 0 where a value is not finite."""
     tokens = int(mask.sum())
-    return largest(values, mask, min(tokens, max(1, int(tokens * share)))) & values.isfinite()
+    taken = largest(values, mask, min(tokens, max(1, int(tokens * share))))
+    return taken.where(values.isfinite(), 0.0)
 
 
 def largest(values: Tensor, mask: Tensor, count: int) -> Tensor:
-    """Bool [B,S]: the `count` largest values on the mask; of equal ones the first come first."""
+    """float64 [B,S]: 1 for the `count` largest values on the mask, else 0.
+
+    Equal ones of which only some fit share these places evenly, whatever the order of the batch.
+    """
     if not count:
-        return mask.new_zeros(mask.shape)
+        return mask.new_zeros(mask.shape, dtype=torch.float64)
     least = values[mask].topk(count).values.amin()
-    above = (values > least) & mask
-    ties = (values == least) & mask
-    rank = ties.flatten().cumsum(0).view(ties.shape)
-    return above | (ties & (rank <= count - above.sum()))
+    above = mask & (values > least)
+    ties = mask & (values == least)
+    return above.double() + ties * ((count - above.sum()) / ties.sum())
 
 
 def blocks(groups: Groups, rows: int) -> list[Tensor]:

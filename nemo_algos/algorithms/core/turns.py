@@ -9,8 +9,13 @@ def index(turn: Tensor, mask: Tensor) -> Tensor:
     return turn.long().where(mask, 0)
 
 
-def returns(rewards: Tensor, earned: Tensor, turn: Tensor) -> Tensor:
-    """[B], what turns earned [B,E], `index` [B,S] -> float64 [B,T] for T turns.
+def last(turn: Tensor, mask: Tensor) -> Tensor:
+    """int64 [B]: the turn of each response's last token, 0 for an empty one."""
+    return index(turn, mask).amax(1) if mask.shape[1] else turn.new_zeros(len(turn)).long()
+
+
+def returns(rewards: Tensor, earned: Tensor, turn: Tensor, last: Tensor) -> Tensor:
+    """[B], what turns earned [B,E], `index` [B,S], `last` [B] -> float64 [B,T] for T turns.
 
     The reward without what came before the turn; behind a response's last turn, that turn's.
     """
@@ -19,8 +24,7 @@ def returns(rewards: Tensor, earned: Tensor, turn: Tensor) -> Tensor:
     given = earned[:, : turns - 1]  # of a turn before the next one
     before[:, 1 : 1 + given.shape[1]] = given
     to_go = rewards[:, None] - before.cumsum(1)
-    last = turn.amax(1, keepdim=True) if turn.numel() else turn.new_zeros(len(rewards), 1)
-    return to_go.gather(1, torch.arange(turns, device=turn.device).minimum(last))
+    return to_go.gather(1, torch.arange(turns, device=turn.device).minimum(last[:, None]))
 
 
 def spread(values: list[Tensor], turn: Tensor) -> Tensor:
@@ -32,3 +36,8 @@ def sums(values: Tensor, turn: Tensor) -> Tensor:
     """[B,S] -> [B,S]: the sum over the tokens of each token's turn; values are 0 off the mask."""
     # a column for each position, of which there are at least as many as turns: a GPU is not asked
     return torch.zeros_like(values).scatter_add(1, turn, values).gather(1, turn)
+
+
+def means(values: Tensor, turn: Tensor, mask: Tensor) -> Tensor:
+    """[B,S] -> [B,S]: the mean over the tokens of each token's turn; values are 0 off the mask."""
+    return sums(values, turn) / sums(mask.to(values.dtype), turn).clamp(min=1)

@@ -282,24 +282,39 @@ def bypass_weights(
 
 
 def sampler_weights(
-    method: Method, cut: tuple[Cut | None, float, float], old: Tensor, gen: Tensor, mask: Tensor
+    method: Method,
+    cut: tuple[Cut | None, float, float],
+    old: Tensor,
+    gen: Tensor,
+    mask: Tensor,
+    turn: Tensor | None = None,
 ) -> Tensor:
     """The weights of `loss_fn.use_importance_sampling_correction`, [B,S] or [B,1].
 
-    A token has its own where the method's ratio is a token's, else the geometric mean of its
-    sequence: the product's truncated mean goes to 0 with the length, whatever the policy does.
+    A token has its own where the method's ratio is a token's, else the geometric mean of its turn
+    (turn [B,S] says which) or sequence, whichever the ratio is of: the product's truncated mean
+    goes to 0 with the length, whatever the policy does.
     """
     log_ratio = core.importance.gap(old, gen, mask)
+    if method.ratio == "turn":
+        assert turn is not None
+        log_ratio = core.turns.means(log_ratio, core.turns.index(turn, mask), mask)
     level = "geometric" if method.ratio == "sequence" else "token"
     return core.importance.importance(log_ratio, mask, level, *cut)
 
 
 def sampler_metrics(
-    method: Method, cut: tuple[Cut | None, float, float], old: Tensor, gen: Tensor, mask: Tensor
+    method: Method,
+    cut: tuple[Cut | None, float, float],
+    old: Tensor,
+    gen: Tensor,
+    mask: Tensor,
+    turn: Tensor | None = None,
 ) -> dict[str, float]:
     """The metrics of those weights over a rollout batch."""
-    whole = sampler_weights(method, (None, 0.0, math.inf), old, gen, mask)
-    return core.importance.weight_metrics(sampler_weights(method, cut, old, gen, mask), whole, mask)
+    whole = sampler_weights(method, (None, 0.0, math.inf), old, gen, mask, turn)
+    weights = sampler_weights(method, cut, old, gen, mask, turn)
+    return core.importance.weight_metrics(weights, whole, mask)
 
 
 def _rollout_weights(

@@ -188,7 +188,7 @@ def negative_logprobs(inputs: TermInputs, signals: Signals, params: Any) -> Tens
 
 def successes(rollouts: Rollouts, params: NLLParams) -> Tensor:
     """The sequences with a reward above 0, bool [B]."""
-    return rollouts.column(params.success_reward) > 0
+    return core.groups.succeeded(rollouts.column(params.success_reward))
 
 
 def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> DriverOutput:

@@ -3,7 +3,7 @@
     radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
     J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
 
-p_g is the share of the group's rewards above 0. The theorem's eps * sqrt(rho) form is not what
+p_g is the share of the group's rewards that are successes, above 0. The theorem's eps * sqrt(rho) form is not what
 Algorithm 1 runs; we run Algorithm 1.
 """
 
@@ -57,7 +57,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> DriverOutput:
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1
-    p = groups.mean(rollouts.column(params.success_reward) > 0)[groups.index]
+    p = groups.mean(core.groups.succeeded(rollouts.column(params.success_reward)))[groups.index]
     elastic = sign * params.micro * advantages.tanh()
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}

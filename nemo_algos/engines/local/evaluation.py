@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nemo_algos.algorithms.core.groups import succeeded
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
 from nemo_algos.engines.data.prompts import last_user_message
 from nemo_algos.engines.data.tasks import Response, Task
@@ -69,7 +70,7 @@ def sample(
     """
     examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
-    solutions = list[Any]()
+    answered = list[tuple[Any, Response]]()
     lengths = list[int]()
     verdicts = list[Verdict]()
     first = list[Shown]()
@@ -78,12 +79,15 @@ def sample(
         experience, asked, texts, judgements = attempts(policy, task, chunk, samples, generator)
         experience.check_finite()
         judged = list(zip(asked, texts, judgements, strict=True))
-        solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
+        answered += zip(asked, texts, strict=True)
         lengths += experience.mask.sum(1).tolist()
         verdicts += judgements
         first += [
             Shown(last_user_message(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]
         ]
+    rewards = torch.tensor([verdict.reward for verdict in verdicts], dtype=torch.float64)
+    right = zip(answered, succeeded(rewards).tolist(), strict=True)
+    solutions = [task.solution(*response) if success else None for response, success in right]
     starts = range(0, len(solutions), samples or 1)
     grouped = [solutions[i : i + samples] for i in starts]
     sizes = [lengths[i : i + samples] for i in starts]

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nemo_algos.algorithms.core.groups import succeeded
 from nemo_algos.algorithms.kernel import Signals
-from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.rollouts import TURN_PART, Rollouts
 from nemo_algos.engines import trace
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.updates import Updates
@@ -122,12 +123,23 @@ def columns(step: int, experience: Experience) -> dict[str, Tensor]:
 
 
 def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
-    """[B] float64 by name: the parts that every reward is made of."""
+    """[B] float64 by name: the parts that the rewards are made of.
+
+    A part is 0 in a response that was not judged, and a turn's in one that ended before. Raises
+    ValueError where another part is missing.
+    """
     out = dict[str, Tensor]()
-    for name, judged in parts(verdicts).items():
-        if len(judged) == len(verdicts):
-            rewards = [verdict.reward for verdict in judged]
-            out[name] = torch.tensor(rewards, dtype=torch.float64)
+    for name in parts(verdicts):
+        rewards = list[float]()
+        for number, verdict in enumerate(verdicts):
+            part = verdict.parts.get(name)
+            if part is None and verdict.status == "ok" and not TURN_PART.fullmatch(name):
+                raise ValueError(
+                    f"the reward of response {number} has no part {name!r}, but another response's "
+                    "has. The method reads the parts: give each response a value for each name."
+                )
+            rewards.append(part.reward if part else 0.0)
+        out[name] = torch.tensor(rewards, dtype=torch.float64)
     return out
 
 
@@ -148,7 +160,7 @@ def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
     spread = signals.advantages.double().expand_as(rollouts.mask)[rollouts.mask]
     out = {
         "reward/mean": float(rewards.mean()),
-        "reward/positive_share": float((rewards > 0).double().mean()),
+        "reward/positive_share": float(succeeded(rewards).double().mean()),
         "groups/flat_share": float(groups.flat(rewards).double().mean()),
         "length/mean": float(lengths.mean()),
         "length/max": float(lengths.max()),

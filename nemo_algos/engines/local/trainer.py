@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class Trainer:
         correction |= self._weights(rollouts)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(corrected, self.memory, rows)
-        stats, grad_norm = self.update(experience, corrected, signals)
+        stats, norms = self.update(experience, corrected, signals)
         self.memory = {**signals.memory, **self._drift(experience)}
         rate = self.update.optimizer.param_groups[0]["lr"]
         self.update.scheduler.step()
@@ -98,14 +99,14 @@ class Trainer:
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
-            **stats.summary(),
+            **stats.summary(updates=len(norms)),
             **signals.metrics,
             **mismatch,
             **moved,
             **experience.distances,
             **correction,
             **reward_metrics(self.verdicts),
-            "grad_norm": grad_norm,
+            "grad_norm": fmean(norms),
             "lr": rate,
             "time/seconds": seconds,
             "time/generate": generated - start,
@@ -128,7 +129,7 @@ class Trainer:
         if self.config.loss_fn.on_nonfinite == "error":
             experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
-        by_name = reward_parts(self.verdicts)
+        by_name = reward_parts(self.verdicts) if self.needs & {"reward_parts", "turn_rewards"} else {}
         weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
         rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(
@@ -159,6 +160,7 @@ class Trainer:
             rollouts.old_logprobs,
             gen=sampled,
             mask=rollouts.mask,
+            turn=rollouts.turn,
         )
 
     def _drift(self, experience: Experience) -> dict[str, float]:

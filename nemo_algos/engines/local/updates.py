@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pkgutil import resolve_name
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -43,8 +42,8 @@ class Updates:
 
     def __call__(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
-    ) -> tuple[Stats, float]:
-        """All optimizer steps on this batch: statistics of all its tokens, mean gradient norm.
+    ) -> tuple[Stats, list[float]]:
+        """All optimizer steps on this batch: statistics of all its tokens, each gradient's norm.
 
         Inert sequences have no gradient, so they go through the model without one; they count in
         every mean, in the statistics and in the number of optimizer steps. Raises
@@ -71,7 +70,7 @@ class Updates:
                 f"no response token has a finite log-prob at step {self._number()}, so nothing "
                 "can be learned. Lower the learning rate, and resume from an earlier checkpoint."
             )
-        return total, fmean(norms)
+        return total, norms
 
     def accumulate(
         self,
@@ -103,6 +102,7 @@ class Updates:
         losses = self._losses(rows, experience, rollouts, signals, counts)
         return sum((loss.stats for loss in losses), Stats.empty())
 
+    @torch.no_grad()
     def _observe_old(self, rollouts: Rollouts, signals: Signals, counts: Counts) -> Stats:
         """Statistics of these rollouts under the policy that sampled them."""
         return policy_loss(

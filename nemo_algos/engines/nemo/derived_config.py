@@ -38,8 +38,8 @@ DECIDED = {
 
 
 def weighs(algorithm: Algorithm) -> bool:
-    """Whether our loss weighs by the sampler: NeMo-RL's takes a sequence ratio's product."""
-    return algorithm.correction.active or algorithm.base.method.ratio == "sequence"
+    """Whether our loss weighs by the sampler: NeMo-RL's knows tokens, and a sequence's product."""
+    return algorithm.correction.active or algorithm.base.method.ratio != "token"
 
 
 def is_ratioless(algorithm: Algorithm) -> bool:

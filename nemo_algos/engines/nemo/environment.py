@@ -19,6 +19,7 @@ from nemo_rl.environments.interfaces import EnvironmentReturn
 from nemo_rl.environments.math_environment import BaseMathEnvironment
 from nemo_rl.environments.utils import ENV_REGISTRY
 
+from nemo_algos.algorithms.core.groups import succeeded
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.engines.rewards.function import path_of
 from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
@@ -56,7 +57,7 @@ class VerifierEnvironment(BaseMathEnvironment):
         verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
         rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)
         answers = [self._extract(r) for r in responses] if return_extracted_answer else None
-        said = ["correct" if v.reward > 0 else "incorrect" for v in verdicts]
+        said = ["correct" if success else "incorrect" for success in succeeded(rewards)]
         return EnvironmentReturn(
             observations=[{"role": "environment", "content": f"Environment: {s}"} for s in said],
             metadata=metadata,

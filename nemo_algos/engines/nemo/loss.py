@@ -4,8 +4,8 @@
     curr_logprobs_unfiltered = log pi )
 
 Terms beside the surrogate are added to it. KL, dual clip, the base metrics, and the
-importance-sampling correction of token ratios stay NeMo-RL's; of sequence ratios it is ours, and
-multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses
+importance-sampling correction of token ratios stay NeMo-RL's; of turns' and sequences' it is ours,
+and multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses
 use [:, 1:] of it. GRPO and GSPO pass through untouched but for that correction.
 """
 
@@ -135,7 +135,9 @@ class AlgorithmLoss(ClippedPGLossFn):
         method = self.algorithm.base.method
         config = self.config
         if weighs(self.algorithm) and config.use_importance_sampling_correction:
-            return sampler_weights(method, config.cut, prev, gen, mask).expand(mask.shape)
+            turn = signals.extras.get("turn")
+            weights = sampler_weights(method, config.cut, prev, gen, mask, turn)
+            return weights.expand(mask.shape)
         return None
 
     def _pass_through(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:

@@ -153,12 +153,14 @@ class PolicyProxy:
         algorithm = self._estimator.algorithm
         if algorithm.correction.active or not self._loss.use_importance_sampling_correction:
             return {}
+        rollouts = self._estimator.last_rollouts
         return sampler_metrics(
             algorithm.base.method,
             self._loss.cut,
             columns["trainer_logprobs"],
             gen=columns["sampler_logprobs"],
             mask=columns["mask"],
+            turn=rollouts.turn if rollouts else None,
         )
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from nemo_algos.jsonl import JsonObject, read_lines, read_object
 from nemo_algos.lab.evals.benchmarks import EXTRACTORS, AnswerOf
+from nemo_algos.lab.evals.problem import RIGHT
 from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
 from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import Group, LoadedRun
@@ -111,7 +112,7 @@ def pick_samples(verdicts: dict[int, dict[str, Any]]) -> set[int]:
 
 def judgement(verdict: dict[str, Any]) -> str:
     """right, wrong, or why there is no verdict."""
-    right = "right" if verdict["reward"] >= 1 else "wrong"
+    right = "right" if verdict["reward"] >= RIGHT else "wrong"
     return right if verdict["status"] == "ok" else verdict["status"]
 
 

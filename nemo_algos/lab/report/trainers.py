@@ -26,14 +26,15 @@ NAMES = {
     "validation/avg_length": "validation/length",
     # TRL: its file, and `eval/` in TensorBoard
     "reward": "reward/mean",
-    "entropy": "entropy/exact",
+    "entropy": "entropy/updated",
     "kl": "kl/ref",
     "clip_ratio/region_mean": "clip/fraction",
     "completions/mean_length": "length/mean",
     "step_time": "time/seconds",
     "eval_reward": "validation/accuracy",
     "eval/reward": "validation/accuracy",
-    # verl
+    # verl, whose entropy is that of its old log-probs' forward
+    "actor/entropy": "entropy/exact",
     "critic/score/mean": "reward/mean",
     "kl_loss": "kl/ref",
     "pg_clipfrac": "clip/fraction",
@@ -104,7 +105,7 @@ def _series(rows: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Series]:
     """By metric. Of a step that is logged twice (a resumed run) the last value counts."""
     values: dict[str, dict[int, float]] = {}
     for step, row in rows:
-        # of verl's `entropy` and our adapter's `entropy/exact` beside it the adapter's counts
+        # of a metric that both the trainer and our adapter log, the adapter's counts
         ours_last = sorted(_numbers(row), key=lambda pair: our_name(pair[0]) == _plain(pair[0]))
         for name, value in ours_last:
             values.setdefault(our_name(name), {})[step] = value

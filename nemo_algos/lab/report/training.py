@@ -32,9 +32,10 @@ PHASES = (
     "policy_and_reference_logprobs",
     "policy_training",
 )
+ENTROPIES = ("entropy/exact", "entropy/updated", "entropy/approximate")
 CURVES = (
     Chart("reward", "Reward", "mean reward", ("reward/mean",)),
-    Chart("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
+    Chart("entropy", "Entropy", "nats per token", ENTROPIES),
     Chart("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
     Chart("clip", "Clipped", "share of tokens", ("clip/fraction",)),
     Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
@@ -50,7 +51,10 @@ FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts", "turns",
 TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
 CAPTIONS = {
     "reward": "Mean over the rollout batch of each training step.",
-    "entropy": "At 0 the sampling policy no longer explores. Dashed: NeMo-RL's approximation.",
+    "entropy": (
+        "At 0 the sampling policy no longer explores. Dashed: of the policy in its updates (TRL, "
+        "verl), or NeMo-RL's approximation."
+    ),
     "validation": "Mean reward on the validation problems.",
     "clip": "Share of tokens whose gradient clipping cuts.",
     "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
@@ -60,7 +64,7 @@ CAPTIONS = {
     "kl_old": "How far the updates of one batch move the policy.",
     "kl_ref": "Shown for runs with a reference policy.",
     "length": "Mean over the rollout batch.",
-    "grad_norm": "Mean over the updates of a step. Log scale.",
+    "grad_norm": "Mean over the updates of a step (NeMo-RL: of its last update). Log scale.",
 }
 
 

@@ -38,7 +38,7 @@ def test_runs_of_trl_are_compared_by_method(tmp_path, no_figures):
 def test_trls_own_trainer_has_our_names():
     run = read_run(PLAIN)
     assert run.metrics["kl/ref"] == ([1, 2], [0.0, pytest.approx(0.0041446, rel=1e-4)])
-    assert run.metrics["entropy/exact"][1] == pytest.approx([0.2816179, 0.2703947])
+    assert run.metrics["entropy/updated"][1] == pytest.approx([0.2816179, 0.2703947])
     assert run.metrics["clip/fraction"] == ([1, 2], [0.0, 0.0234375])
     assert run.metrics["validation/accuracy"] == ([1, 2], [0.4296875, 0.484375])
     assert run.metrics["length/mean"] == ([1], [11.9921875])

@@ -158,7 +158,7 @@ def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> DriverOut
     """
     groups = rollouts.groups
     rewards = rollouts.rewards
-    best = rewards == groups.max(rewards)[groups.index]
+    best = rewards >= (groups.max(rewards) - groups.tolerance(rewards))[groups.index]
     second = groups.max(rewards.masked_fill(best, -float("inf")))[groups.index]
     lead = (rewards - second).where(best & (groups.sum(best) == 1)[groups.index], 0.0)
     return DriverOutput(core.groups.scaled(lead, rewards, groups, params.advantage_std))

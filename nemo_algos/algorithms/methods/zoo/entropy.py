@@ -51,10 +51,10 @@ def high_entropy_advantages(rollouts: Rollouts, params: HighEntropyParams) -> Dr
 
 
 def on_tokens(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> DriverOutput:
-    """The group advantage on the chosen tokens, else 0, [B,S]."""
-    values = group_advantages(rollouts, params).value[:, None].where(chosen, 0.0)
+    """The group advantage times chosen [B,S], the 0 to 1 of a token that is taken, [B,S]."""
+    values = group_advantages(rollouts, params).value[:, None] * chosen
     tokens = max(1, int(rollouts.mask.sum()))
-    return DriverOutput(values, {f"{name}/chosen_share": int(chosen.sum()) / tokens})
+    return DriverOutput(values, {f"{name}/chosen_share": float(chosen.sum()) / tokens})
 
 
 HIGH_ENTROPY = Method(
@@ -99,7 +99,7 @@ def clip_cov_advantages(rollouts: Rollouts, params: ClipCovParams) -> DriverOutp
     outside = (values <= params.lower) | (values >= params.upper)
     candidates = values.masked_fill(outside, -float("inf"))
     dropped = core.tokens.largest_share(candidates, rollouts.mask, params.share)
-    return on_tokens(rollouts.mask & ~dropped, rollouts, params, "clip_cov")
+    return on_tokens(rollouts.mask - dropped, rollouts, params, "clip_cov")
 
 
 def covariance(rollouts: Rollouts, params: Params) -> Tensor:
@@ -138,7 +138,7 @@ class KLCovParams(Params):
 def penalty_mask(rollouts: Rollouts, params: KLCovParams) -> DriverOutput:
     """1 on the share of tokens with the largest covariance, else 0, [B,S]."""
     values = covariance(rollouts, params)
-    return DriverOutput(core.tokens.largest_share(values, rollouts.mask, params.share).double())
+    return DriverOutput(core.tokens.largest_share(values, rollouts.mask, params.share))
 
 
 def kl_cov_reweight(

@@ -161,7 +161,7 @@ VESPO = Method(
 
 def won(rollouts: Rollouts, params: Params) -> DriverOutput:
     """1 where the outcome is above 0, else 0, [B]."""
-    return DriverOutput((rollouts.column(None) > 0).double())
+    return DriverOutput(core.groups.succeeded(rollouts.column(None)).double())
 
 
 def topr_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:

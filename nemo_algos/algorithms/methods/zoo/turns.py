@@ -5,8 +5,8 @@
 
 Turns and their rewards are of `Rollouts`. Every group statistic of turn k is over V_.,k: one number
 for each response of the group, also for those that have ended before turn k, whose last turn's
-return stands in (one that is masked out whole has a single turn). So no baseline depends on how
-many turns a response itself took. Advantages that are normalised turn by turn and summed subtract
+return stands in. Tokens that `sample_mask` or a correction takes out still tell which turn was the
+last. So no baseline depends on how many turns a response itself took. Advantages that are normalised turn by turn and summed subtract
 one more mean for each further turn, a hidden bonus of -E[reward of a turn] on going on (verl#7244).
 With one turn each method is the one that it is named after, RLOO, ETR or QUATRO; with the whole
 reward at the end its advantages are.
@@ -33,10 +33,16 @@ def _each_turn(
     function: Callable[[Rollouts, Any], DriverOutput], rollouts: Rollouts, params: Any
 ) -> tuple[list[DriverOutput], Tensor]:
     """The function's outputs for each turn's V, and the turn of each token."""
-    assert rollouts.turn is not None and rollouts.turn_rewards is not None
+    earned = rollouts.turn_rewards
+    last = rollouts.last_turn
+    assert rollouts.turn is not None and earned is not None and last is not None
     turn = core.turns.index(rollouts.turn, rollouts.mask)
-    values = core.turns.returns(rollouts.rewards, rollouts.turn_rewards, turn).unbind(1)
-    outputs = [function(replace(rollouts, rewards=v, outcomes=None), params) for v in values]
+    values = core.turns.returns(rollouts.rewards, earned, turn, last)
+    # a difference of rewards is as exact as they are: a success is above the rounding of them all
+    outcomes = values.where(core.groups.succeeded(values), values.clamp(max=0))
+    outputs = list[DriverOutput]()
+    for value, outcome in zip(values.unbind(1), outcomes.unbind(1), strict=True):
+        outputs.append(function(replace(rollouts, rewards=value, outcomes=outcome), params))
     return outputs, turn
 
 
@@ -47,8 +53,9 @@ def _advantages_by_turn(
     outputs, turn = _each_turn(function, rollouts, params)
     names = outputs[0].reports
     reports = {k: core.turns.spread([each.reports[k] for each in outputs], turn) for k in names}
-    last = turn.amax(1)[rollouts.lengths > 0]
-    metrics = {"turns/mean": float((last + 1).double().mean())} if len(last) else {}
+    assert rollouts.last_turn is not None
+    turns = rollouts.last_turn[rollouts.lengths > 0] + 1
+    metrics = {"turns/mean": float(turns.double().mean())} if len(turns) else {}
     values = core.turns.spread([each.value for each in outputs], turn)
     return DriverOutput(values, {**outputs[0].metrics, **metrics}, reports)
 
@@ -143,7 +150,7 @@ def turn_quatro_log_ratio(
     total = core.turns.sums(log_ratio, turn)
     if params.ratio == "sequence":
         return core.surrogate.clamp(total, -params.max_log_ratio, params.max_log_ratio)
-    return total / core.turns.sums(mask.to(total.dtype), turn).clamp(min=1)
+    return core.turns.means(log_ratio, turn, mask)
 
 
 def turn_quatro_reweight(
@@ -168,6 +175,7 @@ TURN_QUATRO = Method(
     per_token=frozenset({"advantages", "turn"}),
     needs=frozenset({"turn_rewards"}),
     clips=None,
+    ratio="turn",
     flat_group_is_inert=False,
     usual_group=4,
 )

@@ -163,12 +163,8 @@ def estimators(run: Preflight) -> Iterator[Finding]:
 
 def success_readers(a: Algorithm) -> list[str]:
     """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
-    parts = {"advantages": a.advantages, "bounds": a.bounds, "loss": a.base}
-    found = {c.method.name for slot, c in parts.items() if slot in c.method.success}
-    if "unit_rewards" in a.advantage_needs:
-        found.add(a.advantages.method.name)
-    whole = (each for each in a.terms if each.term.success and not each.params.success_reward)
-    return sorted(found.union(each.term.name for each in whole))
+    unit = [a.advantages.method.name] if "unit_rewards" in a.advantage_needs else []
+    return sorted({*a.success_readers, *unit})
 
 
 def reshaped_rewards(run: Preflight) -> Iterator[Finding]:

@@ -175,8 +175,7 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
     a = run.algorithm
-    named = a and a.columns.keys() & {"method.success_reward", "method.bounds.success_reward"}
-    readers = success_readers(a) if a and not named else []
+    readers = success_readers(a) if a else []
     by_part = a and "reward_parts" in a.advantage_needs
     readers += ["dynamic sampling"] if run[DYNAMIC] and not by_part else []
     for path, data in datasets(run):
