@@ -99,7 +99,7 @@ def clip_cov_advantages(rollouts: Rollouts, params: ClipCovParams) -> DriverOutp
     outside = (values <= params.lower) | (values >= params.upper)
     candidates = values.masked_fill(outside, -float("inf"))
     dropped = core.tokens.largest_share(candidates, rollouts.mask, params.share)
-    return on_tokens(rollouts.mask - dropped, rollouts, params, "clip_cov")
+    return on_tokens(rollouts.mask.double() - dropped, rollouts, params, "clip_cov")
 
 
 def covariance(rollouts: Rollouts, params: Params) -> Tensor:
