@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from nemo_algos.algorithms.loss import batch_loss, policy_loss
     from nemo_algos.algorithms.methods import METHODS
+    from nemo_algos.algorithms.ranks import rank_counts, rank_signals, rank_stats
     from nemo_algos.algorithms.record import ClipParams, Params
     from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
     from nemo_algos.config import ConfigError, Finding, validate
@@ -32,7 +33,8 @@ __all__ = [
     "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "DriverOutput", "Finding",
     "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "TermInputs", "TermParams",
     "batch_loss", "build", "group_advantages", "inert_on_policy", "no_bounds", "policy_loss",
-    "prompt_key", "sequence_mean", "token_log_ratio", "validate",
+    "prompt_key", "rank_counts", "rank_signals", "rank_stats", "sequence_mean", "token_log_ratio",
+    "validate",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
@@ -41,6 +43,7 @@ _HOMES = {
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.build": ("build",),
     "algorithms.loss": ("batch_loss", "policy_loss"),
+    "algorithms.ranks": ("rank_counts", "rank_signals", "rank_stats"),
     "algorithms.record": ("ClipParams", "Params"),
     "algorithms.kernel": (
         *("DriverOutput", "Method", "Signals"),

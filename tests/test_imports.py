@@ -139,7 +139,7 @@ def loaded(code):
             "from nemo_algos.cli import COMMANDS, load_command\n"
             "for name in COMMANDS: load_command(name)\n"
             "import nemo_algos; dir(nemo_algos); lazy = {'Counts', 'Rollouts', 'prompt_key', "
-            "'sequence_mean'}\n"
+            "'rank_counts', 'rank_signals', 'rank_stats', 'sequence_mean'}\n"
             "for name in {*nemo_algos.__all__} - lazy: getattr(nemo_algos, name)\n"
             "nemo_algos.build({'name': 'erpo', 'bounds': 'etr'})",
             [],

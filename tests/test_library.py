@@ -80,7 +80,7 @@ def test_lists_are_tensors():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"group": ["a", "b"]}, "^group .*tensor"),
+        ({"group": ["a", 1]}, "^group .*tensor"),
         ({"rewards": [1, None]}, "^rewards .*tensor"),
         ({"old_logprobs": [[1.0], [1.0, 2.0]]}, "^old_logprobs .*tensor"),
         ({"mask": [[1, 0], [1, 1]]}, r"^mask .*bool.*torch\.int64"),
@@ -96,8 +96,11 @@ def test_lists_that_are_no_tensors_are_one_sentence(change, message):
 
 def test_log_probs_without_a_gradient_are_refused():
     rollouts = Rollouts([0, 0], [1, 0], [[True, True]] * 2, PER_TOKEN)
-    with pytest.raises(ValueError, match=r"logprobs .*gradient"):
-        batch_loss("grpo", PER_TOKEN, rollouts)
+    for logprobs in (PER_TOKEN, torch.tensor(PER_TOKEN)):
+        with pytest.raises(ValueError, match=r"logprobs .*gradient"):
+            batch_loss("grpo", logprobs, rollouts)
+    with torch.no_grad():
+        assert batch_loss("grpo", torch.tensor(PER_TOKEN), rollouts)[0] == 0
 
 
 def test_adapters_take_public_names_alone():

@@ -47,7 +47,7 @@ class Signals:
 
     low, high: the clip range [1 - low, 1 + high], plain numbers where no batch changes them.
     extras: inputs of the method and its extensions, by name. metrics, reports, memory: those of all
-    `DriverOutput`s.
+    `DriverOutput`s. mark [B,1]: `Rollouts.marks` of the rows that these are of, None: unknown.
     """
 
     advantages: Tensor
@@ -57,15 +57,17 @@ class Signals:
     metrics: Mapping[str, float] = field(default_factory=dict)
     reports: Mapping[str, Tensor] = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
+    mark: Tensor | None = None
 
     def __getitem__(self, rows: Tensor | slice) -> Signals:
-        return self._map(lambda x: x[rows])
+        return self.map(lambda x: x[rows])
 
     def to(self, *args: Any) -> Signals:
         """Tensor.to for every tensor."""
-        return self._map(lambda x: x.to(*args))
+        return self.map(lambda x: x.to(*args))
 
-    def _map(self, f: Callable[[Tensor], Tensor]) -> Signals:
+    def map(self, f: Callable[[Tensor], Tensor]) -> Signals:
+        """The signals with every tensor changed by f."""
         return replace(
             self,
             advantages=f(self.advantages),
@@ -73,6 +75,7 @@ class Signals:
             high=self.high if isinstance(self.high, (int, float)) else f(self.high),
             extras={name: f(value) for name, value in self.extras.items()},
             reports={name: f(value) for name, value in self.reports.items()},
+            mark=None if self.mark is None else f(self.mark),
         )
 
 
@@ -248,6 +251,7 @@ class Kernel:
             metrics=metrics,
             reports=reports,
             memory={name: output.memory for name, output in outputs.items() if output.memory},
+            mark=rollouts.marks,
         )
 
     def _column(self, name: str, value: Tensor | float, rollouts: Rollouts) -> Tensor:

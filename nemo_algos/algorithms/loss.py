@@ -5,6 +5,7 @@ loss = -J + kl_coef KL + terms   J = mean( w_t  min(r' A', clip(r') A') )  or  m
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,14 +46,38 @@ def batch_loss(
     method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient. Group
     statistics are of these rollouts: for minibatches, and for methods with a memory, take
     `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises ConfigError as
-    `build`, the rest as `policy_loss`.
+    `build`, the rest as `policy_loss`; warns where these seem to be a part that cuts a group.
     """
+    import torch
+
+    cut = _cut_groups(rollouts)
+    if cut:
+        warnings.warn(cut, stacklevel=2)
     algorithm = method if isinstance(method, Algorithm) else build(method)
     rollouts, corrected = algorithm.correct(rollouts)
     signals = algorithm.signals(rollouts)
     counts = core.surrogate.Counts.of(rollouts.mask)
     loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
+    if torch.is_grad_enabled() and not loss.value.requires_grad:
+        raise ValueError(
+            "logprobs have no gradient, so the loss would train nothing. Pass them undetached; for "
+            "metrics alone call this under torch.no_grad()."
+        )
     return loss.value, {**corrected, **signals.metrics, **loss.stats.summary()}
+
+
+def _cut_groups(rollouts: Rollouts) -> str:
+    """A sentence where all groups have one size but the first or last row's, which has less."""
+    sizes = rollouts.groups.count[rollouts.groups.index.unique_consecutive()].tolist()
+    whole = max(sizes, default=0)
+    ends = {*sizes[:1], *sizes[-1:]}
+    if len(sizes) != len(rollouts.groups.count) or {*sizes[1:-1]} - {whole} or ends == {whole}:
+        return ""
+    return (
+        f"the first or last group has {min(ends)} responses and another {whole}. If this is a part "
+        "of a batch, a cut group has other statistics: take `Algorithm.signals` of the whole "
+        "rollout batch, and `policy_loss` of its parts."
+    )
 
 
 def policy_loss(
@@ -78,7 +103,7 @@ def policy_loss(
     mask = _finite_mask(logprobs, rollouts, config)
     limit = algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
-    # a number for each sequence costs nothing in float64; luspo's |o_i| cancel to float32's rounding
+    # a number for each sequence costs nothing in float64, and luspo's |o_i| A_i cancel in the loss
     by_sequence = algorithm.base.method.ratio == "sequence"
     exact = log_ratio.double() if by_sequence else log_ratio
     shaped = algorithm.transform(exact, mask, signals)
@@ -150,6 +175,12 @@ def _check_signals(
             f"these are not signals of {algorithm.name} for these rollouts: their shapes are "
             f"{given} instead of {wanted}. Take `Algorithm.signals` of the whole batch, and the "
             "same rows of both."
+        )
+    mark = signals.mark
+    if mark is not None and not rollouts.marks.to(mark).isclose(mark, 0.01, 0.01, True).all():
+        raise ValueError(
+            "the rows of `signals` are not those of `rollouts`: their old log-probs differ. Take "
+            "the same rows of both, in the same order."
         )
     if min(counts.sequences, counts.tokens) <= 0 and rollouts.mask.any():
         raise ValueError(

@@ -156,9 +156,11 @@ def _check_finite(name: str, values: Tensor) -> None:
 
 
 def _tensor(name: str, values: Any) -> Tensor | None:
-    """Without gradient: all that flows in is constant for the loss."""
+    """Without gradient: all that flows in is constant for the loss. Texts become their number."""
     if values is None or isinstance(values, Tensor):
         return values.detach() if values is not None and values.requires_grad else values
+    if name == "group" and all(isinstance(label, str) for label in values):
+        values = [_number(label.encode()) for label in values]
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -184,7 +186,11 @@ def by_turn(
 
 def prompt_key(tokens: Sequence[int]) -> int:
     """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
-    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
+    return _number(array("q", tokens).tobytes())
+
+
+def _number(key: bytes) -> int:
+    digest = hashlib.blake2b(key, digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
@@ -192,7 +198,7 @@ def prompt_key(tokens: Sequence[int]) -> int:
 class Rollouts:
     """One rollout batch; all log-probs in nats, of their own token, at the sampling temperature.
 
-    group          [B]    integer labels, any order and any values; equal label = same prompt
+    group          [B]    integer or text labels, in any order; equal label = same prompt
     rewards        [B]    one finite number per sequence (kept in float64)
     outcomes       [B]    the verifier's own rewards, where `rewards` are shaped or scaled: what
                           tells a success, and how often there is one
@@ -279,6 +285,11 @@ class Rollouts:
         """[B] bool: what `sample_mask` keeps."""
         everything = self.mask.new_ones(len(self))
         return everything if self.sample_mask is None else self.sample_mask.bool()
+
+    @cached_property
+    def marks(self) -> Tensor:
+        """[B,1] float64, the sum of a row's old log-probs: hardly two rows have the same."""
+        return self.old_logprobs.where(self.mask, 0.0).double().sum(1, keepdim=True)
 
     @cached_property
     def lengths(self) -> Tensor:

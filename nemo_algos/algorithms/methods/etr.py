@@ -3,8 +3,8 @@
     radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
     J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
 
-p_g is the share of the group's rewards that are successes, above 0. The theorem's eps * sqrt(rho) form is not what
-Algorithm 1 runs; we run Algorithm 1.
+p_g is the share of the group's rewards that are successes, above 0. The theorem's eps * sqrt(rho)
+form is not what Algorithm 1 runs; we run Algorithm 1.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     counts = [na.Counts.of(rollouts.mask[steps == step]) for step in steps.unique()]
     rollout_data |= {k: torch.tensor(v) for k, v in signals.metrics.items()}  # slime logs them
     shown = signals.advantages.expand(rollouts.mask.shape)
-    signals = replace(signals, reports={})
+    signals = replace(signals, reports={}, mark=None)
     numbers = rollout_data["partition"]
     cuts = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
     rows = zip(numbers, cuts, rollout_data["log_probs"], strict=True)

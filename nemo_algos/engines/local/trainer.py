@@ -129,7 +129,9 @@ class Trainer:
         if self.config.loss_fn.on_nonfinite == "error":
             experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
-        by_name = reward_parts(self.verdicts) if self.needs & {"reward_parts", "turn_rewards"} else {}
+        by_name = (
+            reward_parts(self.verdicts) if self.needs & {"reward_parts", "turn_rewards"} else {}
+        )
         weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
         rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(

@@ -4,9 +4,9 @@
     curr_logprobs_unfiltered = log pi )
 
 Terms beside the surrogate are added to it. KL, dual clip, the base metrics, and the
-importance-sampling correction of token ratios stay NeMo-RL's; of turns' and sequences' it is ours,
-and multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses
-use [:, 1:] of it. GRPO and GSPO pass through untouched but for that correction.
+importance-sampling correction of token ratios stay NeMo-RL's; of turns' and sequences' ratios it is
+ours, and multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and
+NeMo-RL's losses use [:, 1:] of it. GRPO and GSPO pass through untouched but for that correction.
 """
 
 from typing import Any

@@ -152,14 +152,16 @@ A = 0.5 / (math.sqrt(0.5) + 1e-6)
 def test_the_loss_by_hand(correction, sums, tokens):
     batch = hand()
     algorithm = build({"name": "grpo", "aggregation": "token"}, correction)
-    value, _ = batch_loss(algorithm, batch.logprobs, batch.rollouts)
+    value, _ = batch_loss(algorithm, batch.logprobs.requires_grad_(), batch.rollouts)
     assert float(value) == pytest.approx(-A * sums / tokens, rel=1e-9, abs=1e-12)
 
 
 def test_the_metrics_by_hand():
     correction = {"rollout_is": "token", "rollout_rs": "token_k3", "rollout_rs_threshold": 0.25}
     batch = hand()
-    _, metrics = batch_loss(build("grpo", correction), batch.logprobs, batch.rollouts)
+    _, metrics = batch_loss(
+        build("grpo", correction), batch.logprobs.requires_grad_(), batch.rollouts
+    )
     found = {k: v for k, v in metrics.items() if k.startswith("correction/")}
     assert found == {
         "correction/rejected_tokens": pytest.approx(1 / 3),
@@ -170,7 +172,7 @@ def test_the_metrics_by_hand():
         "correction/ess": pytest.approx(3.5**2 / 3 / 5.25),
     }
     two = {"bypass_mode": True, "rollout_rs": "token_k3", "rollout_rs_threshold": 0.25}
-    _, metrics = batch_loss(build("grpo", two), batch.logprobs, batch.rollouts)
+    _, metrics = batch_loss(build("grpo", two), batch.logprobs.requires_grad_(), batch.rollouts)
     found = {k: v for k, v in metrics.items() if k.startswith("correction/")}
     assert found == {"correction/rejected_tokens": pytest.approx(1 / 3)}
 
@@ -182,12 +184,14 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
     algorithm = build({"name": "grpo", "aggregation": "token"}, two)
     logprobs = batch.rollouts.gen_logprobs.clone()
     logprobs[0, 1] += 2.0
-    value, _ = batch_loss(algorithm, logprobs, batch.rollouts)
+    value, _ = batch_loss(algorithm, logprobs.requires_grad_(), batch.rollouts)
     assert float(value) == pytest.approx(-(A - A) / 3, abs=1e-12)
     algorithm = build({"name": "grpo", "aggregation": "sequence"}, two)
-    value, _ = batch_loss(algorithm, logprobs, batch.rollouts)
+    value, _ = batch_loss(algorithm, logprobs.requires_grad_(), batch.rollouts)
     assert float(value) == pytest.approx(-(A - A) / 2, abs=1e-12)
-    assert float(batch_loss("grpo", logprobs, batch.rollouts)[0]) != pytest.approx(0, abs=1e-3)
+    assert float(batch_loss("grpo", logprobs.requires_grad_(), batch.rollouts)[0]) != pytest.approx(
+        0, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +270,7 @@ def test_one_weighing_by_the_sampler():
     batch, config = hand(), LossConfig(use_importance_sampling_correction=True)
     words = "loss_fn.use_importance_sampling_correction: rollout_correction false"
     with pytest.raises(ValueError) as error:
-        batch_loss(build("grpo", BOTH), batch.logprobs, batch.rollouts, config)
+        batch_loss(build("grpo", BOTH), batch.logprobs.requires_grad_(), batch.rollouts, config)
     assert str(error.value) == Says(words)
 
 

@@ -6,10 +6,10 @@
 Turns and their rewards are of `Rollouts`. Every group statistic of turn k is over V_.,k: one number
 for each response of the group, also for those that have ended before turn k, whose last turn's
 return stands in. Tokens that `sample_mask` or a correction takes out still tell which turn was the
-last. So no baseline depends on how many turns a response itself took. Advantages that are normalised turn by turn and summed subtract
-one more mean for each further turn, a hidden bonus of -E[reward of a turn] on going on (verl#7244).
-With one turn each method is the one that it is named after, RLOO, ETR or QUATRO; with the whole
-reward at the end its advantages are.
+last. So no baseline depends on how many turns a response itself took. Advantages that are
+normalised turn by turn and summed subtract one more mean for each further turn, a hidden bonus of
+-E[reward of a turn] on going on (verl#7244). With one turn each method is the one that it is named
+after, RLOO, ETR or QUATRO; with the whole reward at the end its advantages are.
 """
 
 from __future__ import annotations
