@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.build import build
     from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
     from nemo_algos.algorithms.extensions.loss_config import LossConfig
-    from nemo_algos.algorithms.extensions.old_policy import inert_on_policy
+    from nemo_algos.algorithms.extensions.old_policy import inert_on_policy, warn_on_policy
+    from nemo_algos.algorithms.extensions.sampler import sampler_changes
     from nemo_algos.algorithms.extensions.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.kernel import (
         DriverOutput,
@@ -33,8 +34,8 @@ __all__ = [
     "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "DriverOutput", "Finding",
     "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "TermInputs", "TermParams",
     "batch_loss", "build", "group_advantages", "inert_on_policy", "no_bounds", "policy_loss",
-    "prompt_key", "rank_counts", "rank_signals", "rank_stats", "sequence_mean", "token_log_ratio",
-    "validate",
+    "prompt_key", "rank_counts", "rank_signals", "rank_stats", "sampler_changes", "sequence_mean",
+    "token_log_ratio", "validate", "warn_on_policy",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
@@ -50,7 +51,8 @@ _HOMES = {
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
     "algorithms.extensions.loss_config": ("LossConfig",),
-    "algorithms.extensions.old_policy": ("inert_on_policy",),
+    "algorithms.extensions.old_policy": ("inert_on_policy", "warn_on_policy"),
+    "algorithms.extensions.sampler": ("sampler_changes",),
     "algorithms.extensions.terms": ("LossTerm", "TermInputs", "TermParams"),
     "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }

@@ -56,7 +56,9 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     kept = values["sample_mask"]
     masked = mask if kept is None else mask & kept.bool()[:, None]
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
-    earned = _turn_rewards(values["turn_rewards"], mask)
+    by_part = _by_turn(parts or {}, values["reward_weights"] or {})
+    given = values["turn_rewards"]
+    earned = _turn_rewards(by_part if given is None else given, mask)
     turn = _turns(values["turn"], earned is not None, mask)
     last = values["last_turn"]
     if last is None and turn is not None:
@@ -88,11 +90,7 @@ def _turn_rewards(given: Any, mask: Tensor) -> Tensor | None:
 def _turns(given: Tensor | None, by_turn: bool, mask: Tensor) -> Tensor | None:
     """The given turns; else, with rewards by turn, each unbroken run of the mask is one."""
     if given is None:
-        if not by_turn:
-            return None
-        begins = mask.clone()
-        begins[:, 1:] &= ~mask[:, :-1]
-        return (begins.cumsum(1) - 1).clamp(min=0)
+        return core.turns.runs(mask) if by_turn else None
     if given.is_floating_point() or given.dtype == torch.bool:
         raise ValueError(
             f"turn has dtype {given.dtype}, but the turn of a token is an integer, from 0 on"
@@ -169,9 +167,7 @@ def _tensor(name: str, values: Any) -> Tensor | None:
         ) from None
 
 
-def by_turn(
-    parts: Mapping[str, Tensor], weights: Mapping[str, float] | None = None
-) -> Tensor | None:
+def _by_turn(parts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor | None:
     """`turn_rewards` [B,T] of the parts [B] named turn_1, turn_2, ...; None where none is."""
     numbers = {name: TURN_PART.fullmatch(name) for name in parts}
     turns = {int(match[1]): name for name, match in numbers.items() if match}
@@ -180,7 +176,7 @@ def by_turn(
     nothing = torch.zeros_like(next(iter(parts.values())), dtype=torch.float64)
     earned = [nothing] * max(turns)
     for number, name in turns.items():
-        earned[number - 1] = (weights or {}).get(name, 1.0) * parts[name].double()
+        earned[number - 1] = weights.get(name, 1.0) * parts[name]
     return torch.stack(earned, 1)
 
 
@@ -222,7 +218,7 @@ class Rollouts:
     last_turn      [B]    integer, the turn that each response ended in; default: that of its last
                           token in the mask as it was given, before sample_mask or a rejection
     turn_rewards   [B,T]  what each turn has earned, where a method goes by turn; what of the reward
-                          is in none of them came with the last turn
+                          is in none of them came with the last turn. Default: the parts turn_1, ...
 
     Each may be given as (nested) lists of numbers, and is taken without its gradient. Raises
     ValueError when shapes or dtypes disagree or a reward is not finite.

@@ -4,6 +4,13 @@ import torch
 from torch import Tensor
 
 
+def runs(mask: Tensor) -> Tensor:
+    """int64 [B,S]: each unbroken run of the mask is a turn, and what stands behind it is of it."""
+    begins = mask.clone()
+    begins[:, 1:] &= ~mask[:, :-1]
+    return (begins.cumsum(1) - 1).clamp(min=0)
+
+
 def index(turn: Tensor, mask: Tensor) -> Tensor:
     """int64 [B,S]: the turn of each response token, 0 off the mask."""
     return turn.long().where(mask, 0)

@@ -6,6 +6,7 @@ the two agree, once, before a run is built; all other code reads the correction.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -67,6 +68,17 @@ def inert_on_policy(a: Algorithm) -> list[str]:
     compares = "gen_logprobs" in needs_of_rest(base)  # with the sampler, whatever the ratio is
     lost = [base.name] if "loss" in essence(base) and not compares else []
     return list(dict.fromkeys(lost + [bounds.name] * ("bounds" in essence(bounds))))
+
+
+def warn_on_policy(a: Algorithm, updates: float, key: str) -> None:
+    """Warn where one update per batch leaves nothing of the method's ratio; key: what sets them."""
+    lost = inert_on_policy(a)
+    if lost and updates == 1:
+        warnings.warn(
+            f"{key}: with one update per batch every ratio is 1, so the ratio terms of "
+            f"{' and '.join(lost)} have no effect. Make 4 updates, for example.",
+            stacklevel=3,
+        )
 
 
 def on_policy_objective(a: Algorithm) -> str:

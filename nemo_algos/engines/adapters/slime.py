@@ -4,6 +4,7 @@ A file of --custom-config-path has the blocks `method:` and `loss_fn:` and names
 The driver half runs where slime makes advantages, on each data-parallel rank from the rows of all.
 """
 
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nemo_algos as na
-from nemo_algos.engines.adapters.slime_settings import judge
+from nemo_algos.engines.adapters.slime_settings import judge, warn
 
 Data = dict[str, list[Any]]  # by name, of each response
 FIELDS = {
@@ -41,6 +42,12 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     whole = _everyones(rollout_data)
     rewards = torch.tensor(whole["rewards"], dtype=torch.float64)
     rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), rewards)
+    if not hasattr(args, "method_warned"):  # slime keeps args as long as its actor lives
+        args.method_warned = True
+        warn(algorithm, args)
+        remark = algorithm.success_remark(rollouts)
+        if remark:
+            warnings.warn(f"step 1: {remark}", stacklevel=2)
     signals = algorithm.signals(rollouts)
     steps = torch.tensor(whole["step"])
     counts = [na.Counts.of(rollouts.mask[steps == step]) for step in steps.unique()]

@@ -3,7 +3,16 @@
 from argparse import Namespace
 from collections.abc import Iterator
 
-from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
+from nemo_algos import (
+    Algorithm,
+    ConfigError,
+    Finding,
+    LossConfig,
+    build,
+    sampler_changes,
+    validate,
+    warn_on_policy,
+)
 
 GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
 OURS = "nemo_algos.engines.adapters.slime"
@@ -53,6 +62,12 @@ def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
     return algorithm, loss
 
 
+def warn(algorithm: Algorithm, args: Namespace) -> None:
+    """What makes the method another one than it seems, once for a run."""
+    rows = args.rollout_batch_size * args.n_samples_per_prompt
+    warn_on_policy(algorithm, rows / args.global_batch_size, "global_batch_size")
+
+
 def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
@@ -73,6 +88,11 @@ def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator
     for key, value in asked.items():
         if getattr(args, key) != value:
             yield Finding(key, f"must be {value} for {algorithm.name}, got {getattr(args, key)}")
+    if loss.use_importance_sampling_correction:
+        # slime replays the sets that top-p kept; with top_p 1 it asks the sampler for none
+        told = {"top_k": args.rollout_top_k if args.rollout_top_p == 1 else -1}
+        for name, reason in sampler_changes(told, args.rollout_temperature).items():
+            yield Finding(f"rollout_{name}", reason)
     for key, (stock, advice) in REPLACED.items():
         if getattr(args, key) != stock:
             yield Finding(key, f"the method's loss replaces slime's. Remove it; {advice}")

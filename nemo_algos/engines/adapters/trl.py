@@ -30,13 +30,17 @@ from nemo_algos import (
     Rollouts,
     Signals,
     build,
-    inert_on_policy,
     policy_loss,
+    sampler_changes,
     validate,
+    warn_on_policy,
 )
 
-NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no token is left out
-GIVEN = {"ref_logprobs", "entropy", "entropy_gradient", "memory", "unit_rewards"}  # of all needs
+GIVEN = {  # of all that methods need
+    "entropy", "entropy_gradient", "memory", "ref_logprobs", "reward_parts", "turn_rewards",
+    "unit_rewards",
+}  # fmt: skip
+SAMPLING = ("min_p", "repetition_penalty", "top_k", "top_p")  # of args: what vLLM is told
 CORRECTION = "vllm_importance_sampling_correction"
 REPLACED = {  # by how their names begin
     "beta": "set `loss_fn.reference_policy_kl_penalty`",
@@ -93,18 +97,16 @@ def judge(
     findings += [*misfits(algorithm, args), *_sampler_findings(loss, args, sampled)]
     if findings or algorithm is None:
         raise ConfigError(findings)
-    lost = inert_on_policy(algorithm)
-    batches = args.steps_per_generation // args.gradient_accumulation_steps
-    if lost and args.num_iterations * batches == 1:
-        warnings.warn(
-            "args.num_iterations: with one update per batch every ratio is 1, so the ratio terms "
-            f"of {' and '.join(lost)} have no effect. Set it to 4, for example.",
-            stacklevel=3,
-        )
+    warn_on_policy(algorithm, updates_per_batch(args), "args.num_iterations")
     args = copy.copy(args)
     penalty = loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
     return algorithm, loss, args
+
+
+def updates_per_batch(args: GRPOConfig) -> int:
+    """Optimizer steps on one generation batch."""
+    return args.num_iterations * args.steps_per_generation // args.gradient_accumulation_steps
 
 
 def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Finding]:
@@ -117,13 +119,13 @@ def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iter
             "it needs the sampler's log-probs: use_vllm=True or a rollout_func provides them. Use "
             "one of them, or set this to False.",
         )
-    for name, neutral in NEUTRAL.items():
-        if args.use_vllm and getattr(args, name) not in neutral:
-            yield Finding(
-                f"args.{name}",
-                "vLLM's log-probs cover only the tokens it keeps, the trainer's cover all, so the "
-                "correction is biased. Remove it.",
-            )
+    told = {name: getattr(args, name) for name in SAMPLING}
+    told["structured_outputs"] = args.vllm_structured_outputs_regex
+    for name, reason in sampler_changes(told, args.temperature).items():
+        key = "vllm_structured_outputs_regex" if name == "structured_outputs" else name
+        yield Finding(f"args.{key}", reason)
+    for name, reason in sampler_changes(args.generation_kwargs or {}, args.temperature).items():
+        yield Finding(f"args.generation_kwargs.{name}", reason)
 
 
 def misfits(algorithm: Algorithm | None, args: GRPOConfig) -> Iterator[Finding]:
@@ -198,13 +200,49 @@ class MethodTrainer(GRPOTrainer):
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])
-        if self.accelerator.is_main_process:
-            self._record({"method": method, "loss_fn": loss_fn or {}})
+        self._blocks = {"method": method, "loss_fn": loss_fn or {}}
+        self._updates = updates_per_batch(args)
+        self._warn()
+        for key, part in self.algorithm.columns.items():
+            if part not in self.reward_func_names:
+                known = ", ".join(self.reward_func_names)
+                raise ConfigError(
+                    [Finding(key, f"no reward function is called {part}. There are: {known}.")]
+                )
         self._stats = None
         self._is_ours = False  # whether TRL has asked for our loss in this step
         # by mode: evaluations come between a batch's steps
         self._own = {}
         self._coefficients = {}
+
+    def _warn(self) -> None:
+        """Of what makes ratios or resumed runs another thing than they seem."""
+        own = self.model.config.to_dict()
+        active = [k for k, v in own.items() if "drop" in k and isinstance(v, float) and v > 0]
+        for name, module in self.model.named_modules():
+            if isinstance(module, torch.nn.Dropout) and module.p > 0:
+                active.append(name.rpartition("lora_dropout")[1] or name)
+        if active and self._updates > 1:
+            warnings.warn(
+                f"{', '.join(dict.fromkeys(active))}: each forward pass draws another dropout "
+                "mask, so ratios differ from 1 before the first update, and bounds clip noise. Set "
+                "the dropout to 0.",
+                stacklevel=3,
+            )
+        period = self.args.save_steps if self.args.save_strategy == "steps" else 0
+        if period % self._updates:
+            warnings.warn(
+                f"args.save_steps: a checkpoint after {period:g} steps lies within a generation "
+                f"batch of {self._updates} updates, and a run that goes on from it generates "
+                f"another one. Set it to a multiple of {self._updates}.",
+                stacklevel=3,
+            )
+
+    def train(self, *given: Any, **named: Any) -> Any:
+        """TRL's, once the run is recorded."""
+        if self.accelerator.is_main_process:
+            self._record(self._blocks)
+        return super().train(*given, **named)
 
     def _record(self, blocks: dict[str, Any]) -> None:
         """nemo_algos.json in the output folder, for `nemo-algos report`: TRL has no such file."""
@@ -246,7 +284,15 @@ class MethodTrainer(GRPOTrainer):
         numbers = rows + len(rows) * self.accelerator.process_index  # among all processes'
         own = self._rollouts(batch, numbers)
         given = {f.name: getattr(own, f.name) for f in fields(own)}
-        whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
+        named = {k: self._everyones(x) for k, x in given.items() if x is not None}
+        parts = self._rewards.nan_to_num().unbind(1)
+        by_name = dict(zip(self.reward_func_names, parts, strict=True))
+        weights = dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True))
+        whole = Rollouts(**named, reward_parts=by_name, reward_weights=weights)
+        if self.model.training and self.state.global_step == 0:
+            remark = self.algorithm.success_remark(whole)
+            if remark:
+                warnings.warn(f"step 1: {remark}", stacklevel=2)
         kept = self.state.stateful_callbacks
         signals = self.algorithm.signals(whole, kept.get(MEMORY, {}))
         if self.model.training and signals.memory:  # a callback that nobody has is warned of
@@ -258,7 +304,8 @@ class MethodTrainer(GRPOTrainer):
         for _ in range(min(len(whole), len(log))):
             log.pop()  # TRL's
         log.extend(shown.tolist())
-        signals = replace(signals, reports={})[numbers][:, : own.mask.shape[1]]
+        # the old log-probs may be those of the update's own forward: no mark of these holds
+        signals = replace(signals, reports={}, mark=None)[numbers][:, : own.mask.shape[1]]
         self._own[self.model.training] = own, signals
         return batch | {"rows": rows}
 
@@ -340,6 +387,8 @@ class MethodTrainer(GRPOTrainer):
         own = {each.key: signals.extras[each.key] * factor for each, factor in terms}
         signals = replace(signals, extras={**signals.extras, **own})
         logprobs, entropy = self._score(model, inputs)
+        if self._updates == 1 and self.model.training:  # another forward may draw another dropout
+            rollouts = replace(rollouts, old_logprobs=logprobs.detach())
         batch = (logprobs, rollouts, signals, self._counts)
         loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
         stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats

@@ -5,6 +5,7 @@ verl's command line is a config's block. The driver half sees the whole batch an
 loss needs as fields of it, method_NAME [B,1] or [B,S], which verl cuts and sends like its own.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -56,6 +57,11 @@ FIELDS = {
     "old_log_probs": "old_logprobs", "ref_log_prob": "ref_logprobs",
     "rollout_log_probs": "gen_logprobs", "entropy": "entropy",
 }  # fmt: skip
+SAMPLING = (  # of `rollout`, also such as it may be given with a +
+    "do_sample", "frequency_penalty", "min_p", "min_tokens", "presence_penalty",
+    "repetition_penalty", "top_k", "top_p",
+)  # fmt: skip
+PROCESSED = "processed_logprobs"
 READ = ["response_mask", "rm_scores", *FIELDS]
 COUNTS = ("sequences", "tokens")  # of the optimizer batch
 NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; of other counts
@@ -84,14 +90,35 @@ def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Itera
         )
     if need_critic(config):
         yield Finding("critic.enable", "no method uses a critic. Set it to False.")
-    rollout = config.actor_rollout_ref.rollout
-    if loss.use_importance_sampling_correction and not rollout.calculate_log_probs:
-        key = "actor_rollout_ref.rollout.calculate_log_probs"
+    if loss.use_importance_sampling_correction:
+        yield from _sampler_findings(config.actor_rollout_ref.rollout)
+
+
+def _sampler_findings(rollout: DictConfig) -> Iterator[Finding]:
+    """Why the sampler's log-probs are missing, or of another distribution than the trainer's."""
+    path = "actor_rollout_ref.rollout"
+    if not rollout.calculate_log_probs:
         yield Finding(
-            key,
+            f"{path}.calculate_log_probs",
             "`loss_fn.use_importance_sampling_correction` needs the sampler's log-probs. Set it "
             "to True.",
         )
+    raw = rollout.get("logprobs_mode", PROCESSED) != PROCESSED
+    if raw and rollout.temperature != 1:
+        yield Finding(
+            f"{path}.logprobs_mode",
+            f"{rollout.logprobs_mode} are of temperature 1, but the trainer's log-probs of "
+            f"{rollout.temperature}, so the correction is biased. Set it to {PROCESSED}.",
+        )
+    told = {path: {name: rollout.get(name) for name in SAMPLING}}
+    for engine, settings in (rollout.get("engine_kwargs") or {}).items():
+        own = f"{path}.engine_kwargs.{engine}"
+        told[own] = {"logits_processors": (settings or {}).get("logits_processors")}
+        key = "override_generation_config"
+        told[f"{own}.{key}"] = (settings or {}).get(key) or {}
+    for section, settings in told.items():
+        for name, reason in na.sampler_changes(settings, rollout.temperature).items():
+            yield Finding(f"{section}.{name}", reason)
 
 
 @register_trainer("nemo_algos")
@@ -109,6 +136,10 @@ class MethodTrainer(PPOTrainerSync):
         self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
         if findings := [*misfits(self.algorithm, self.loss_config, config)]:
             raise na.ConfigError(findings)
+        actor = config.actor_rollout_ref.actor
+        batches = config.data.train_batch_size / actor.ppo_mini_batch_size
+        key = "actor_rollout_ref.actor.ppo_mini_batch_size"
+        na.warn_on_policy(self.algorithm, batches * actor.ppo_epochs, key)
         if "ref_logprobs" in self.algorithm.needs or self.loss_config.reference_policy_kl_penalty:
             config.actor_rollout_ref.actor.use_kl_loss = True  # verl's switch for the reference
         config.trainer.v1.trainer_mode = "sync"  # by which verl chooses what else goes with it
@@ -127,6 +158,9 @@ class MethodTrainer(PPOTrainerSync):
         rows = data.to_padded_tensor()
         padding = [t.get("is_padding", False) for t in batch.tags]
         rollouts = _rollouts(rows, group, ~torch.tensor(padding) if any(padding) else None)
+        remark = self.algorithm.success_remark(rollouts)
+        if remark and self.global_steps == 1:
+            warnings.warn(f"step 1: {remark}", stacklevel=2)
         signals = self.algorithm.signals(rollouts)
         metrics.update(signals.metrics)
         known = {**vars(signals), **signals.extras, **self._counts(rollouts.mask)}

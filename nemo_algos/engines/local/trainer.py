@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.correction import sampler_metrics
-from nemo_algos.algorithms.rollouts import Rollouts, by_turn
+from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
@@ -95,6 +95,8 @@ class Trainer:
         self.traces = self.observer.traces(number, experience, corrected, signals)
         self.said = self.remarks.of(number, self.verdicts, experience)
         remarks = (rises, arrives, self.observer.watch.weights(correction))
+        if number == 1:
+            remarks = (*remarks, self.algorithm.success_remark(rollouts))
         self.said += [f"step {number}: {remark}" for remark in remarks if remark]
         seconds = time.perf_counter() - start
         return {
@@ -144,7 +146,6 @@ class Trainer:
             gen_logprobs=experience.gen_logprobs if sampled else None,
             reward_parts=by_name,
             reward_weights=weights,
-            turn_rewards=by_turn(by_name, weights) if "turn_rewards" in self.needs else None,
             prompt=experience.prompt_keys() if "prompt" in self.needs else None,
             drift=rewards.new_full(rewards.shape, self.memory.get("drift", 0.0)),
         )

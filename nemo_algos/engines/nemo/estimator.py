@@ -13,8 +13,9 @@ from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.core import turns
 from nemo_algos.algorithms.kernel import Memory, Signals
-from nemo_algos.algorithms.rollouts import Rollouts, by_turn, prompt_key
+from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
@@ -124,6 +125,8 @@ class Estimator:
         self.entropy = None
         group = row_hash(prompt_ids)
         parts = reward_parts(repeated_batch or {})
+        by_turn = "turn_rewards" in self.needs
+        last_turn = self._last_turn(mask.bool(), repeated_batch or {}) if by_turn else None
         alone = -1 - torch.arange(len(group), device=group.device)
         rollouts = Rollouts(
             group=group if valid_mask is None else group.where(valid_mask.bool(), alone),
@@ -135,12 +138,15 @@ class Estimator:
             gen_logprobs=self._sampler_logprobs(generation_logprobs, repeated_batch, mask.shape[1]),
             sample_mask=self._kept_rows(mask, sample_mask, repeated_batch),
             outcomes=(repeated_batch or {}).get(OUTCOMES),
-            reward_parts=parts if "reward_parts" in self.needs else None,
-            turn_rewards=by_turn(parts) if "turn_rewards" in self.needs else None,
+            last_turn=last_turn,
+            reward_parts=parts if self.needs & {"reward_parts", "turn_rewards"} else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(_checked(group, valid_mask, rollouts.sample_mask), self.group_size)
         known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
+        remark = "" if self.last_rollouts else self.algorithm.success_remark(rollouts)
+        if remark:
+            print(f"warning: in the first batch {remark}", flush=True)
         rollouts, corrected = self.algorithm.correct(rollouts)
         self.last_rollouts = rollouts
         self._corrected = rollouts.mask
@@ -198,6 +204,15 @@ class Estimator:
         logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])
         rows = [torch.cat(messages) for messages in logs]
         return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
+
+    def _last_turn(self, mask: Tensor, batch: Any) -> Tensor:
+        """[B]: of rows too that NeMo-RL masks out, whose mask [B,S] has no token left."""
+        if self.masks is None and "message_log" in batch:
+            logs = batch["message_log"]
+            answers = [sum(m["role"] == "assistant" for m in messages) for messages in logs]
+            return torch.tensor(answers).sub(1).clamp(min=0)
+        tokens = mask if self.masks is None else self.masks[0].bool()
+        return turns.last(turns.runs(tokens), tokens)
 
     def _kept_rows(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
         """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
