@@ -131,3 +131,11 @@ def test_from_hidden_states_equals_from_logits(monkeypatch, rows_per_chunk):
     ]
     for pair in zip(*grads, strict=True):
         torch.testing.assert_close(*pair)
+
+
+def test_a_shard_of_padding_alone_has_no_moments():
+    shard = entropy.Shard(start=60, real=0, group=None)
+    logits = torch.randn(2, 8, dtype=torch.float64)
+    found = entropy.moments(logits, torch.tensor([3, 59]), 1.0, shard)
+    nothing = (entropy.LOWEST, 0.0, 0.0, -math.inf)
+    assert [values.tolist() for values in found] == [[value] * 2 for value in nothing]

@@ -181,3 +181,24 @@ def test_what_is_left_is_what_the_record_says(name):
 
 PLAINLY = {"gpg", "m2po", "opd"}  # nothing of theirs is a function of the ratio
 MORE = {"gepo", "opsm"}  # a denominator of its own; a comparison with the sampler
+
+
+@pytest.mark.parametrize("name", ["kl_cov", "clip_cov", "m2po"])
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_equal_tokens_share_places_whatever_their_order(name, share):
+    """Responses that are twins: whichever of their tokens are taken, no order decides it."""
+    one = make(seed=3, large=False).rollouts
+    rows = torch.arange(len(one)).repeat(2)
+    twins = one[rows]
+    params = {"threshold": 0.002} if name == "m2po" else {"share": share}
+    bounds = {"lower": -1e9, "upper": 1e9} if name == "clip_cov" else {}
+    algorithm = build({"name": name, **params, **bounds})
+
+    def taken(rollouts):
+        signals = algorithm.signals(rollouts)
+        return signals.extras.get("penalised", signals.advantages)
+
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    whole = taken(twins)
+    close(taken(twins[order]), whole[order])
+    close(whole[: len(one)], whole[len(one) :])

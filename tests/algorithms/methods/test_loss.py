@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from batches import close
+from batches import KL, close, make
 from pydantic import ValidationError
 from says import Says
 
@@ -12,7 +12,8 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig
 from nemo_algos.algorithms.golden.verify import GoldenRollouts
-from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.loss import batch_loss, policy_loss
+from nemo_algos.algorithms.rollouts import Rollouts
 
 NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()  # 3 tokens in 2 sequences; A = 1/2, -1/2
@@ -199,3 +200,33 @@ def test_half_a_correction_is_refused(config, words):
     with pytest.raises(ValidationError) as error:
         LossConfig(**config)
     assert [e["msg"] for e in error.value.errors()] == [Says(words)]
+
+
+def test_statistics_are_float64_and_keep_no_graph():
+    """They are added up over a step's micro-batches, whose activations would all stay."""
+    batch = make(dtype=torch.float32)
+    for block in ({"name": "etr", "terms": {"nll": {}}}, {"name": "gspo"}):
+        algorithm = build(block)
+        signals = algorithm.signals(batch.rollouts)
+        leaf = batch.logprobs.clone().requires_grad_()
+        counts = Counts.of(batch.rollouts.mask)
+        loss = policy_loss(algorithm, leaf, batch.rollouts, signals, counts, KL)
+        assert loss.value.requires_grad and loss.value.dtype == torch.float32
+        kinds = {(value.dtype, value.requires_grad) for value in loss.stats.sums.values()}
+        assert kinds == {(torch.float64, False)}
+
+
+def test_the_loss_of_long_responses_is_exact_in_float32():
+    """luspo: terms of 1e4, one a response, cancel to 1e-3."""
+    rng = torch.Generator().manual_seed(0)
+    rows, positions = 8, 16_384
+    old = -torch.rand(rows, positions, generator=rng)
+    rewards = torch.arange(rows) % 2
+    mask = torch.ones(rows, positions).bool()
+    logprobs = (old + 0.01 * torch.randn(rows, positions, generator=rng)).clamp(max=0)
+    losses = list[float]()
+    for dtype in (torch.float32, torch.float64):
+        rollouts = Rollouts(torch.arange(rows) // 4, rewards, mask, old.to(dtype))
+        leaf = logprobs.to(dtype).requires_grad_()
+        losses.append(batch_loss("luspo", leaf, rollouts)[1]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2) and abs(losses[1]) < 1

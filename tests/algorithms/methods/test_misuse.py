@@ -1,10 +1,11 @@
 """What a library's user may hand in by mistake: it is taken as meant, or refused in a sentence."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
-from batches import every_method, make
+from batches import close, every_method, make
 
 from nemo_algos import Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
 from nemo_algos.algorithms.kernel import DriverOutput, Method, Signals
@@ -272,3 +273,61 @@ def test_tensors_without_numbers_to_compute_with(field, value):
     given = {"group": [0, 0], "rewards": [0.0, 1.0], "old_logprobs": [[0.0], [0.0]]}
     with pytest.raises(ValueError, match=rf"^{field} "):
         Rollouts(**{**given, "mask": torch.ones(2, 1).bool(), field: value})
+
+
+@pytest.mark.parametrize("field", ["entropy", "ref_logprobs"])
+def test_what_a_method_would_spread_over_a_group_is_finite(field):
+    """ERPO, with a NaN on a response token; off the mask one is harmless."""
+    rollouts = make().rollouts
+    values = getattr(rollouts, field).clone()
+    algorithm = build("erpo")
+    algorithm.signals(replace(rollouts, **{field: values.where(rollouts.mask, torch.nan)}))
+    row, position = rollouts.mask.nonzero()[0].tolist()
+    values[row, position] = torch.nan
+    with pytest.raises(ValueError, match=f"the {field} of a response token is not finite"):
+        algorithm.signals(replace(rollouts, **{field: values}))
+
+
+# ---- a loop of one's own
+
+
+def test_signals_of_other_rows_are_refused():
+    """Their order was changed, or the rollouts'."""
+    rollouts, logprobs = make(large=False)
+    algorithm = build("etr")
+    signals = algorithm.signals(rollouts)
+    counts = Counts.of(rollouts.mask)
+    rows = torch.arange(len(rollouts)).flip(0)
+    leaf = logprobs.requires_grad_()
+    want = policy_loss(algorithm, leaf, rollouts, signals, counts).value
+    both = policy_loss(algorithm, leaf[rows], rollouts[rows], signals[rows], counts).value
+    assert float(both) == pytest.approx(float(want), rel=1e-12)
+    halves = replace(rollouts, old_logprobs=rollouts.old_logprobs.bfloat16())
+    policy_loss(algorithm, leaf, halves, signals, counts)  # the same rows, in a narrower dtype
+    for pair in ((rollouts, signals[rows]), (rollouts[rows], signals)):
+        with pytest.raises(ValueError, match="rows of `signals` are not those of `rollouts`"):
+            policy_loss(algorithm, leaf, *pair, counts)
+
+
+@pytest.mark.parametrize(("rows", "told"), [(6, True), (5, True), (8, False), (12, False)])
+def test_a_part_that_cuts_a_group_is_told(rows, told):
+    mask = torch.ones(12, 3).bool()
+    whole = Rollouts(torch.arange(12) // 4, torch.arange(12) % 2, mask, -torch.rand(12, 3))
+    leaf = torch.full((12, 3), -1.0, requires_grad=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        batch_loss("etr", leaf[:rows], whole[:rows])
+        batch_loss("etr", leaf[12 - rows :], whole[12 - rows :])
+    assert ["cut group" in str(each.message) for each in said] == [True, True] * told
+
+
+def test_groups_may_be_named_by_texts():
+    labels = ["b", "a", "b", "a"]
+    mask = torch.ones(4, 2).bool()
+    old = torch.full((4, 2), -1.0)
+    texts = Rollouts(labels, [1, 0, 0, 0], mask, old)
+    numbers = Rollouts([1, 0, 1, 0], [1, 0, 0, 0], mask, old)
+    assert texts.groups.index.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    close(build("grpo").signals(texts).advantages, build("grpo").signals(numbers).advantages)
+    other = Rollouts(["b", "c"], [1, 0], mask[:2], old[:2])  # of another rank
+    assert other.group[0] == texts.group[0] and other.group[1] != texts.group[1]

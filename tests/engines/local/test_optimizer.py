@@ -8,6 +8,8 @@ import trainers
 from trainers import weights
 
 from nemo_algos.engines.local import evaluation
+from nemo_algos.engines.local.schema import TorchClass
+from nemo_algos.engines.local.updates import rehearse
 
 
 def component(name, **kwargs):
@@ -101,3 +103,10 @@ def scheduled(lr):
     optimizer = {"name": "torch.optim.SGD", "kwargs": {"lr": lr}}
     scheduler = [{"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": {"total_iters": 10}}]
     return trainers.trainer(optimizer=optimizer, scheduler=scheduler)
+
+
+@pytest.mark.parametrize(("rate", "refused"), [(0.0, True), (1e-12, False)])
+def test_a_rate_of_0_trains_nothing_and_is_refused(rate, refused):
+    optimizer = TorchClass(name="torch.optim.SGD", kwargs={"lr": rate})
+    paths = [finding.path for finding in rehearse(optimizer, [])]
+    assert paths == ["policy.optimizer.kwargs.lr"] * refused

@@ -9,6 +9,7 @@ from commands import invoke
 from says import Says
 
 from nemo_algos.engines.local import manifest
+from nemo_algos.engines.local.observer import reward_parts
 from nemo_algos.engines.local.screen import Remarks
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.judge import check
@@ -102,6 +103,29 @@ def test_what_judges_nothing_later_leaves_the_run_as_it_was(tmp_path, overrides,
     assert done.exit_code == 1 and len(rows) == 1
     assert done.stderr == Says("late 16")
     assert (tmp_path / "runs" / "exp_001" / "checkpoints" / "step_000001.pt").exists()
+
+
+def of_parts(**parts):
+    verdicts = {name: Verdict(value, "ok") for name, value in parts.items()}
+    return Verdict(sum(parts.values()), "ok", parts=verdicts)
+
+
+def test_a_turn_that_a_response_lacks_earned_0():
+    """The first one ended after a turn, the last one was not judged."""
+    verdicts = [of_parts(turn_1=1.0), of_parts(turn_1=0.5, turn_2=1.0), Verdict(0.0, "error")]
+    found = {name: values.tolist() for name, values in reward_parts(verdicts).items()}
+    assert found == {"turn_1": [1.0, 0.5, 0.0], "turn_2": [0.0, 1.0, 0.0]}
+
+
+def test_another_part_that_a_response_lacks_is_named():
+    whole = of_parts(right=1.0, brief=0.5)
+    judged = reward_parts([whole, Verdict(0.0, "timeout")])
+    assert {name: values.tolist() for name, values in judged.items()} == {
+        "right": [1.0, 0.0],
+        "brief": [0.5, 0.0],
+    }
+    with pytest.raises(ValueError, match="response 1 has no part 'brief'"):
+        reward_parts([whole, of_parts(right=1.0)])
 
 
 def test_it_is_said_where_nearly_all_responses_were_cut():

@@ -9,6 +9,7 @@ import trainers
 from rounding import rounding
 from trainers import GROUP, ROWS, update
 
+from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.engines.data.schema import DataSection
 
@@ -72,6 +73,29 @@ def test_a_step_of_flat_groups_alone_is_no_update_and_has_its_metrics():
     assert not got.any() and not [k for k, v in metrics.items() if not math.isfinite(v)]
     assert [metrics[k] for k in ("groups/flat_share", "loss", "grad_norm")] == [1, 0, 0]
     assert metrics["reward/mean"] == 0.5 and metrics["advantage/max"] == 0
+
+
+def test_the_loss_is_the_mean_of_the_updates(monkeypatch):
+    """And of its parts; an entropy's term leaves the sampling policy's entropy what it is."""
+    terms = ["method.terms.entropy.coef=0.01", "method.terms.nll.coef=0.1"]
+    several = ["grpo.num_update_epochs=2", "loss_fn.reference_policy_kl_penalty=0.1"]
+    made = trainers.trainer(*terms, *several)
+    losses = list[Stats]()
+    accumulate = made.update.accumulate
+
+    def spied(*given):
+        losses.append(accumulate(*given))
+        return losses[-1]
+
+    monkeypatch.setattr(made.update, "accumulate", spied)
+    metrics = made.step()
+    assert len(losses) == 4  # two epochs of two optimizer batches
+    for name in ("loss", "kl_loss", "terms/entropy", "terms/nll"):
+        every = [float(each.sums[name]) for each in losses]
+        assert metrics[name] == pytest.approx(sum(every) / 4, rel=1e-6) and len({*every}) == 4
+    plain = trainers.trainer(*several).step()
+    assert metrics["entropy/exact"] == plain["entropy/exact"]
+    assert metrics["entropy/updated"] != pytest.approx(plain["entropy/exact"], abs=1e-6)
 
 
 def test_metrics_of_the_batch_by_hand():
