@@ -157,6 +157,21 @@ def misfits(algorithm: Algorithm | None, args: GRPOConfig) -> Iterator[Finding]:
         )
 
 
+def unnamed_rewards(algorithm: Algorithm, names: list[str]) -> Iterator[Finding]:
+    """Where the method reads rewards by name, and the functions have no such names."""
+    known = ", ".join(names)
+    for key, part in algorithm.columns.items():
+        if part not in names:
+            yield Finding(key, f"no reward function is called {part}. There are: {known}.")
+    read = algorithm.needs & {"reward_parts", "turn_rewards"}
+    if read and len({*names}) < len(names):
+        yield Finding(
+            "reward_funcs",
+            f"{algorithm.name} reads each of them by its name, but two have the same: {known}. "
+            "Rename one (its `__name__`).",
+        )
+
+
 def finite(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reward function, which may return None; of NaN, TRL's own None, it raises ValueError."""
     name = getattr(function, "__name__", type(function).__name__)
@@ -203,12 +218,8 @@ class MethodTrainer(GRPOTrainer):
         self._blocks = {"method": method, "loss_fn": loss_fn or {}}
         self._updates = updates_per_batch(args)
         self._warn()
-        for key, part in self.algorithm.columns.items():
-            if part not in self.reward_func_names:
-                known = ", ".join(self.reward_func_names)
-                raise ConfigError(
-                    [Finding(key, f"no reward function is called {part}. There are: {known}.")]
-                )
+        if findings := [*unnamed_rewards(self.algorithm, self.reward_func_names)]:
+            raise ConfigError(findings)
         self._stats = None
         self._is_ours = False  # whether TRL has asked for our loss in this step
         # by mode: evaluations come between a batch's steps
