@@ -15,16 +15,17 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.hypotheses.records import ROUNDING, minimize
+from nemo_algos.lab.mismatch.hypotheses.records import FAR, ROUNDING, minimize
 from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, tempered
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora, routers
 from nemo_algos.lab.mismatch.network import Logits, Network, confirm, in_bfloat16, load, recompute
-from nemo_algos.lab.mismatch.responses import Responses, gather
-from nemo_algos.lab.mismatch.search import EXACT, SLACK, Outcome, Search, Side
+from nemo_algos.lab.mismatch.responses import Responses, everything, gather
+from nemo_algos.lab.mismatch.search import CHANCE, EXACT, SLACK, Outcome, Search, Side
 
 # p-values: below, they were not; above, what is assumed is enough
-CHANCE = 1e-8
+SURPRISE = 1e-8
 FITS = 1e-4
+UNSURE = 1e-4  # the least 1 - p that a log-prob is compared with
 STRAY = 2e-3  # of the tokens, which rounding puts beyond a filter's edge
 GREEDY = 0.1  # of the share of tokens that should not be the likeliest one
 MISSING = 15.0  # tokens that a filter's edge leaves out: fewer are no edge
@@ -57,7 +58,7 @@ def drawn(
     if lower < GREEDY * expected and expected * len(above) > MISSING:
         return {"greedy": {}}
     edge, sharp = _edge(logits, above, own)
-    if _chance(above, own) > CHANCE:
+    if _chance(above, own) > SURPRISE:
         return edge
     best = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
     for temperature in (trainer, best):
@@ -130,7 +131,8 @@ def _edge(logits: Logits, above: Array, own: Array) -> tuple[dict[str, dict[str,
 class Examination:
     """What the experiment found. causes: the largest first; sides: what became of each.
 
-    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed;
+    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed; beyond:
+    the tokens of all files whose sides are further apart than rounding, where that is no chance;
     routed: the model is a mixture of experts; decode: gives the text of a token's id.
     """
 
@@ -139,6 +141,7 @@ class Examination:
     rounding: float
     tokens: int
     responses: int
+    beyond: Array
     routed: bool = False
     decode: Callable[[int], str] | None = None
 
@@ -173,7 +176,9 @@ def examine(
     responses, base = _worst_first(responses, recompute(case.network, responses))
     coarse = in_bfloat16(case.network)
     rounded = recompute(coarse, responses)
-    scale, rounding = _rounding(base, rounded)
+    size = float(np.sqrt(np.mean(((rounded.logprobs - base.logprobs) / base.unsure) ** 2)))
+    scale = np.maximum(size * base.unsure, ROUNDING)
+    rounding = float(np.mean(np.abs(rounded.logprobs - base.logprobs) / scale))
     forwards = [(case.network, base), (coarse, rounded)]
     sides: dict[str, Outcome] = {}
     for name in SIDES:
@@ -186,6 +191,7 @@ def examine(
     if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
     level = float(np.mean(scale)) * rounding
+    shared = sides["sampler"].parameters.get("temperature", {}).get("temperature", 1.0)
     causes = _causes(sides, responses)
     decode = network.tokenizer and (lambda token: network.tokenizer.decode([token]))
     return Examination(
@@ -194,6 +200,7 @@ def examine(
         level,
         tokens=len(responses.row),
         responses=len(responses.each),
+        beyond=_beyond(everything(dumps), base, rounded, size / min(shared, 1.0)),
         routed=bool(routers(network)),
         decode=decode,
     )
@@ -282,12 +289,25 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
 
-def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
-    """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
-    d = rounded.logprobs - base.logprobs
-    size = float(np.sqrt(np.mean((d / base.unsure) ** 2)))
-    scale = np.maximum(size * base.unsure, ROUNDING)
-    return scale, float(np.mean(np.abs(d) / scale))
+def _beyond(tokens: Responses, base: Logits, rounded: Logits, size: float) -> Array:
+    """The indices of tokens, recomputed or not, whose sides rounding does not take so far apart.
+
+    None where the bf16 forward has its share of them, too. size: of bf16's noise in the logits.
+    """
+    sides = tokens.column("sampler"), tokens.column("trainer")
+    found = np.flatnonzero(_apart(*sides, size))
+    share = float(_apart(base.logprobs, rounded.logprobs, size).mean())
+    most = share * len(tokens.row)
+    return found if len(found) > most + CHANCE * np.sqrt(2 * most) else found[:0]
+
+
+def _apart(one: Array, other: Array, size: float) -> Array:
+    """Whether two log-probs differ by more than rounding of both, by their numbers alone [N].
+
+    Noise in the logits moves a log-prob by at most sqrt(2) (1 - p) as much.
+    """
+    unsure = np.sqrt(2) * np.maximum(-np.expm1(np.minimum(one, other).clip(max=0)), UNSURE)
+    return np.abs(one - other) > FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING)
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

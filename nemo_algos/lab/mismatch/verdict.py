@@ -49,7 +49,7 @@ class Diagnosis:
     """verdict: the first cause's name, or clean, few, unknown; found: what was seen, a sentence.
 
     causes: the largest first; candidates: what it may be, where it is unknown; decode: gives the
-    text of a token's id, where there is a tokenizer; settled: the causes leave only rounding.
+    text of a token's id, where there is a tokenizer.
     """
 
     verdict: str
@@ -58,17 +58,16 @@ class Diagnosis:
     causes: list[Cause] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     decode: Callable[[int], str] | None = None
-    settled: bool = False
 
     @cached_property
     def where(self) -> list[Bucket]:
-        """What the tokens that differ have in common; none where the sides do not differ."""
-        return [] if self.verdict == "clean" else buckets(self.tokens)
+        """What the tokens that differ have in common."""
+        return buckets(self.tokens)
 
     @cached_property
     def worst(self) -> list[dict[str, Any]]:
-        """The tokens that differ most; none where the sides do not differ."""
-        return [] if self.verdict == "clean" else worst(self.tokens, self.decode)
+        """The tokens that differ most."""
+        return worst(self.tokens, self.decode)
 
     @property
     def title(self) -> str:
@@ -128,7 +127,7 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
 
 
 def _certain(tokens: Responses, found: str, cause: Cause) -> Diagnosis:
-    return Diagnosis(cause.name, found, tokens, [cause], settled=True)
+    return Diagnosis(cause.name, found, tokens, [cause])
 
 
 def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis | None:
@@ -221,10 +220,17 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     if tokens.lost:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
+    beyond = examination.beyond
+    if not examination.unexplained and not causes and len(beyond):
+        rows = np.unique(tokens.row[beyond])
+        text = f"the sides agree in {count} that were recomputed, but {len(beyond)} tokens of "
+        text += f"{len(rows)} responses are further apart than rounding, the first in response "
+        text += f"{rows[0]}. Run it with --responses {len(tokens.each)}, or with those rows alone"
+        return Diagnosis("unknown", text, tokens)
     if not examination.unexplained:
         rest = f"the rest is rounding, in {count}"
         rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
-        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes, settled=True)
+        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
     sides = {name: examination.sides[name] for name in examination.unexplained}
     unknown = [name for name, side in sides.items() if not side.within_rounding]

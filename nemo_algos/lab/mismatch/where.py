@@ -157,6 +157,7 @@ def _largest(total: Array) -> tuple[int, int]:
 def worst(t: Responses, decode: Callable[[int], str] | None = None) -> list[dict[str, Any]]:
     """The tokens that differ most; decode: gives the text of an id."""
     order = np.argsort(-np.abs(t.d), kind="stable")[:WORST]
+    order = order[t.d[order] != 0]
     names = ("tokens", "place", "sampler", "trainer")
     columns = {name: t.column(name)[order].tolist() for name in names}
     rows = zip(t.row[order].tolist(), *columns.values(), strict=True)

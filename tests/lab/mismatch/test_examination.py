@@ -144,6 +144,35 @@ def test_rare_large_errors_are_not_rounding(folders, plant):
     assert furthest > 2 and str(count) in verdict.found
 
 
+def stale_rows(a):
+    """A rank whose few rows another model sampled."""
+    rollouts = small.sampled(MODEL, 1)
+    for i in (5, 6, 7):
+        there = a["mask"][i]
+        a["sampler_logprobs"][i, there] = small.values(OTHER, rollouts)[i]
+
+
+OUTSIDE = {
+    "a garbled response": garbled,
+    "one token": RARE["one token"],
+    "2 % spikes": RARE["2 % spikes"],
+    "a forced token": forced,
+    "stale rows": stale_rows,
+}
+
+
+@pytest.mark.parametrize("plant", [*OUTSIDE, None])
+def test_what_is_not_recomputed_is_in_the_verdict(folders, plant):
+    """Of 96 responses 8 are recomputed."""
+    arrays = [of_bfloat16(seed) for seed in range(3)]
+    if plant:
+        OUTSIDE[plant](arrays[1])
+    dumps = [from_arrays(a) for a in arrays]
+    verdict = with_model(dumps, examine(dumps, folders[0], count=8))
+    assert verdict.verdict == ("unknown" if plant else "clean")
+    assert (32 <= verdict.worst[0]["response"] < 64) or not plant
+
+
 def test_a_change_of_both_sides_is_the_runs_own(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
     values = small.values(MODEL, rollouts, lambda z: z / 0.7)
