@@ -34,11 +34,13 @@ SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 ADOPTED = 8  # responses that decide whether --model lacks the adapter
 MOST = 0.5  # of the difference: then single tokens may be left
+LEAST = 0.3  # of the difference: what explains less misleads
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 LIKELIER = 2.0  # nats, all tokens together; by chance in a case of 40, were the sum normal
 OTHER_WEIGHTS = (
-    "sampler and trainer agree with each other, but not with --model. Name the folder of the "
-    "weights that the trainer had at this step"
+    "sampler and trainer agree with each other, but not with --model: the trainer had other "
+    "weights at this step, or both sides change the logits in a way that is not tried. Name the "
+    "folder of the weights, and compare the sampling parameters and the chat template"
 )
 
 
@@ -133,7 +135,8 @@ class Examination:
 
     rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed; beyond:
     the tokens of all files whose sides are further apart than rounding, where that is no chance;
-    routed: the model is a mixture of experts; decode: gives the text of a token's id.
+    shared: what both sides do alike, such as top-p, and its parameter; routed: the model is a
+    mixture of experts; decode: gives the text of a token's id.
     """
 
     causes: list[Cause]
@@ -142,12 +145,14 @@ class Examination:
     tokens: int
     responses: int
     beyond: Array
+    shared: dict[str, dict[str, Any]]
     routed: bool = False
     decode: Callable[[int], str] | None = None
 
     def near(self, side: str) -> list[tuple[str, float]]:
-        """What explains the most of a side that is not explained, and its share."""
-        return sorted(self.sides[side].near.items(), key=lambda item: -round(item[1], 2))[:3]
+        """What explains the most of a side that is not explained, and its share, from 0.3 on."""
+        near = [item for item in self.sides[side].near.items() if item[1] >= LEAST]
+        return sorted(near, key=lambda item: -round(item[1], 2))[:3]
 
     @property
     def unexplained(self) -> list[str]:
@@ -191,7 +196,6 @@ def examine(
     if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
     level = float(np.mean(scale)) * rounding
-    shared = sides["sampler"].parameters.get("temperature", {}).get("temperature", 1.0)
     causes = _causes(sides, responses)
     decode = network.tokenizer and (lambda token: network.tokenizer.decode([token]))
     return Examination(
@@ -200,7 +204,8 @@ def examine(
         level,
         tokens=len(responses.row),
         responses=len(responses.each),
-        beyond=_beyond(everything(dumps), base, rounded, size / min(shared, 1.0)),
+        beyond=_beyond(everything(dumps), sides["sampler"], responses, size),
+        shared=_shared(sides),
         routed=bool(routers(network)),
         decode=decode,
     )
@@ -217,6 +222,13 @@ def _case(
     longest = max(r.begin for r in responses.each)
     sizes = responses.micro_batches()
     return Case(network, earlier, added, pad=pad, longest=longest, micro_batches=sizes)
+
+
+def _shared(sides: dict[str, Outcome]) -> dict[str, dict[str, Any]]:
+    """What both sides have alike."""
+    found = sides["trainer"].parameters
+    causes = [Cause(k, "trainer", v, 1.0) for k, v in found.items()]
+    return {c.name: c.parameter for c in causes if _same(c, "sampler", sides["sampler"])}
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -289,14 +301,16 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
 
-def _beyond(tokens: Responses, base: Logits, rounded: Logits, size: float) -> Array:
+def _beyond(tokens: Responses, sampler: Outcome, some: Responses, size: float) -> Array:
     """The indices of tokens, recomputed or not, whose sides rounding does not take so far apart.
 
-    None where the bf16 forward has its share of them, too. size: of bf16's noise in the logits.
+    None where the bf16 forward has its share of them, too. some: those recomputed; size: of bf16's
+    noise in the logits.
     """
     sides = tokens.column("sampler"), tokens.column("trainer")
     found = np.flatnonzero(_apart(*sides, size))
-    share = float(_apart(base.logprobs, rounded.logprobs, size).mean())
+    recorded = some.column("sampler")
+    share = float(_apart(recorded, recorded + sampler.rounded, size).mean())
     most = share * len(tokens.row)
     return found if len(found) > most + CHANCE * np.sqrt(2 * most) else found[:0]
 
@@ -307,7 +321,8 @@ def _apart(one: Array, other: Array, size: float) -> Array:
     Noise in the logits moves a log-prob by at most sqrt(2) (1 - p) as much.
     """
     unsure = np.sqrt(2) * np.maximum(-np.expm1(np.minimum(one, other).clip(max=0)), UNSURE)
-    return np.abs(one - other) > FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING)
+    near = np.abs(one - other) <= FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING)
+    return ~near
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

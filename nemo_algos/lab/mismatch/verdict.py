@@ -40,6 +40,16 @@ ROUTES = (
     "The file holds no routes, so experts that differ between the sides are not tried: replay the "
     "sampler's routes in the trainer once to compare"
 )
+HELD = 0.9  # of the difference: then it has one place, and a guess must fit it
+GUESSES = {  # without a model, by where the difference is
+    "response": ["rows", "old_weights", "retokenized"],
+    "prompt of response": ["template", "stale_prefix"],
+    "prompt length": ["template", "positions", "pads_attended"],
+    "response length": ["padding", "end_of_response"],
+    "place": ["old_weights", "positions", "padding"],
+    "token id": ["banned_tokens", "logit_bias"],
+    "age of the weights": ["old_weights"],
+}
 WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
 SIDES = ("sampler", "trainer")
 
@@ -194,7 +204,11 @@ def _unknown(tokens: Responses) -> Diagnosis:
     """The level, and what it cannot be told apart from."""
     d = tokens.d
     mean = float(np.abs(tokens.d).mean())
-    if (d < 1e-5).mean() > 0.97:
+    held = next((b for b in buckets(tokens) if b.share > HELD), None)
+    if held:
+        candidates = GUESSES[held.by]
+        found = f"{held.share:.0%} of the difference has one place: see where"
+    elif (d < 1e-5).mean() > 0.97:
         candidates = ["top_p", "top_k", "min_p", "vocabulary_padding"]
         found = "the sampler gives nearly every token a higher probability"
     elif mean < BF16:
@@ -217,7 +231,8 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     causes = list(examination.causes)
     if float(np.abs(tokens.d).mean()) < SMALL:
         causes = [cause for cause in causes if cause.explains >= HALF]
-    if tokens.lost:
+    at_an_edge = {"top_p", "top_k", "min_p"} & examination.shared.keys()
+    if tokens.lost and not at_an_edge:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
     beyond = examination.beyond
@@ -228,7 +243,9 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
         text += f"{rows[0]}. Run it with --responses {len(tokens.each)}, or with those rows alone"
         return Diagnosis("unknown", text, tokens)
     if not examination.unexplained:
-        rest = f"the rest is rounding, in {count}"
+        alike = [_alike(name, value) for name, value in examination.shared.items()]
+        rest = f"both sides have {' and '.join(alike)}, " if alike else ""
+        rest += f"the rest is rounding, in {count}"
         rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
         return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
@@ -253,3 +270,11 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     if best:
         text += f". In the responses that differ most, {best}"
     return Diagnosis("unknown", text, tokens, [], list(near))
+
+
+def _alike(name: str, parameter: dict[str, Any]) -> str:
+    """A cause that both sides have, as text: top_p 0.9."""
+    values = [
+        f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in parameter.items() if k != "error"
+    ]
+    return " ".join([name, *values])
