@@ -50,6 +50,7 @@ def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
     loss = validate(LossConfig, getattr(args, "loss_fn", None) or {}, "loss_fn")
     if findings := [*misfits(algorithm, loss, args)]:
         raise ConfigError(findings)
+    loss.warn()
     return algorithm, loss
 
 

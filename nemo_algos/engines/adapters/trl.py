@@ -101,6 +101,7 @@ def judge(
             f"of {' and '.join(lost)} have no effect. Set it to 4, for example.",
             stacklevel=3,
         )
+    loss.warn()
     args = copy.copy(args)
     penalty = loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch

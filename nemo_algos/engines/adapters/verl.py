@@ -109,6 +109,7 @@ class MethodTrainer(PPOTrainerSync):
         self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
         if findings := [*misfits(self.algorithm, self.loss_config, config)]:
             raise na.ConfigError(findings)
+        self.loss_config.warn()
         if "ref_logprobs" in self.algorithm.needs or self.loss_config.reference_policy_kl_penalty:
             config.actor_rollout_ref.actor.use_kl_loss = True  # verl's switch for the reference
         config.trainer.v1.trainer_mode = "sync"  # by which verl chooses what else goes with it
