@@ -182,8 +182,12 @@ class Search:
             found, near = self._next(now)
             after = self._whole(found, now) if found else now
             within = now.level <= self._most(now)
-            changed = after.state.changes != now.state.changes
-            if not self._less(after.level, now.level, HALF if changed and within else 1.0):
+            gained = self._less(after.level, now.level, 1.0)
+            if within and after.state.changes != now.state.changes:
+                gained = self._less(after.level, now.level, HALF)
+                # a coarse format may hide within rounding, but moves every response
+                gained |= self._less(after.level, now.level, BETTER) and self._sure(after, now)
+            if not gained:
                 break
             now = after
         named = now.fit.parameters
@@ -260,7 +264,7 @@ class Search:
         if now.level <= self._most(now):
             tried, before = self._try(now.state, weights.HYPOTHESES, self.nearest, FEW)
             best = self._first(tried)
-            return (best.state if best.level < CLEAR * before else instead), near
+            return (best.state if best.level < BETTER * before else instead), near
         if cheap and self._beyond(left) < HALF * self._beyond(now.level):
             return instead, near
         tried, before = self._try(now.state, FORWARD, self.network, TRIED)

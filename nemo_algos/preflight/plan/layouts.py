@@ -76,10 +76,18 @@ class Plan(NamedTuple):
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step: the phases in turn, or generation beside the rest."""
+        """Seconds of a step: the phases in turn, or generation beside the rest.
+
+        A batch is begun when the weights `ahead` updates before its own arrive, and later ones are
+        begun beside it, so that ahead + 1 steps last as long as its generation and training. Where
+        a refit waits for what is being generated, no two batches are generated at once.
+        """
         generation = self.phases["generation"]
         rest = sum(self.phases.values()) - generation
-        return max(generation, rest) if self.overlaps else generation + rest
+        ahead = self.run.staleness
+        if self.run.drains:
+            return max(generation / max(1, ahead), rest)
+        return max((generation + rest) / (ahead + 1), rest)
 
     @property
     def steps(self) -> int:
