@@ -64,7 +64,7 @@ def beside_published() -> list[Beside]:
 
 def summary() -> Iterator[str]:
     """The median, the largest and the mean sign of the errors, seen and unseen, sync and async."""
-    yield "| rows | step | number | median error | largest | too slow in |"
+    yield "| rows | step | number | median error | largest | planned too slow |"
     yield "|---|---|---|---|---|---|"
     for unseen, overlaps in product((True, False), (False, True)):
         errors = [
@@ -72,7 +72,7 @@ def summary() -> Iterator[str]:
             for each in beside_published()
             if (each.row["summary"] == UNSEEN) == unseen and each.plan.overlaps == overlaps
         ]
-        name = "v0.7, unseen" if unseen else "v0.5 and v0.6, seen"
+        name = "v0.7, no constant fitted" if unseen else "v0.5 and v0.6, constants in view"
         kind = "asynchronous" if overlaps else "synchronous"
         sizes = [*map(abs, errors)]
         share = f"{sum(e > 0 for e in errors)} of {len(errors)}"
