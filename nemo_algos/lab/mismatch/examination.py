@@ -321,8 +321,7 @@ def _apart(one: Array, other: Array, size: float) -> Array:
     Noise in the logits moves a log-prob by at most sqrt(2) (1 - p) as much.
     """
     unsure = np.sqrt(2) * np.maximum(-np.expm1(np.minimum(one, other).clip(max=0)), UNSURE)
-    near = np.abs(one - other) <= FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING)
-    return ~near
+    return ~(np.abs(one - other) <= FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING))
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

@@ -185,8 +185,11 @@ class Search:
             gained = self._less(after.level, now.level, 1.0)
             if within and after.state.changes != now.state.changes:
                 gained = self._less(after.level, now.level, HALF)
-                # a coarse format may hide within rounding, but moves every response
-                gained |= self._less(after.level, now.level, BETTER) and self._sure(after, now)
+                # coarser weights may hide within the slack, but move every response
+                coarse = "quantized_weights" in after.state.named
+                more = coarse and now.level > self._most(now) / SLACK
+                less = more and self._less(after.level, now.level, BETTER)
+                gained |= less and self._sure(after, now)
             if not gained:
                 break
             now = after
@@ -264,7 +267,8 @@ class Search:
         if now.level <= self._most(now):
             tried, before = self._try(now.state, weights.HYPOTHESES, self.nearest, FEW)
             best = self._first(tried)
-            return (best.state if best.level < BETTER * before else instead), near
+            most = BETTER if "quantized_weights" in best.state.named else CLEAR
+            return (best.state if best.level < most * before else instead), near
         if cheap and self._beyond(left) < HALF * self._beyond(now.level):
             return instead, near
         tried, before = self._try(now.state, FORWARD, self.network, TRIED)

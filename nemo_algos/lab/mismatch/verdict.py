@@ -230,7 +230,9 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     tokens = everything(dumps)
     causes = list(examination.causes)
     if float(np.abs(tokens.d).mean()) < SMALL:
-        causes = [cause for cause in causes if cause.explains >= HALF]
+        # of the difference, or of what is more than rounding
+        near = {k: v for side in examination.sides.values() for k, v in side.near.items()}
+        causes = [c for c in causes if max(c.explains, near.get(c.name, 0.0)) >= HALF]
     at_an_edge = {"top_p", "top_k", "min_p"} & examination.shared.keys()
     if tokens.lost and not at_an_edge:
         causes = diagnose(dumps).causes + causes
