@@ -455,9 +455,12 @@ def require(extra: str) -> None:
         )
 
 
-def did_you_mean(name: str, valid: Sequence[str]) -> str:
-    """' (did you mean x?)', or the valid names where none is near and they are few, or ''."""
-    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+def did_you_mean(name: str, valid: Sequence[str], cutoff: float = 0.6) -> str:
+    """' (did you mean x?)', or the valid names where none is near and they are few, or ''.
+
+    cutoff: the share of both names' letters that must agree.
+    """
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
     if near:
         return f" (did you mean {near[0]}?)"
     return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 50 else ""

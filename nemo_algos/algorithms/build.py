@@ -12,6 +12,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from omegaconf import OmegaConf
+
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.compatibility import COMPONENTS, misfits
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
@@ -19,10 +21,13 @@ from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm, WeightedTerm
 from nemo_algos.algorithms.kernel import Component, Method
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.record import check_constant_bounds
-from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
+from nemo_algos.config import SHIPPED, ConfigError, Finding, did_you_mean, read, validate
 
 Record = TypeVar("Record", Method, LossTerm)
 
+# a typo: this share of both names' letters agrees; of shorter ones another letter is another name
+TYPO = 0.8
+LONG = 5
 WITH_CRITIC = ("a2c", "actor_critic", "ppo", "vapo", "vc_ppo")
 
 
@@ -136,6 +141,14 @@ def _term(key: str, block: Any) -> WeightedTerm:
     )
 
 
+def config_of(name: str) -> dict[str, Any]:
+    """The `method` block of a shipped training config of this name; empty where there is none."""
+    path = SHIPPED / f"{name}.yaml"
+    plain: Any = OmegaConf.to_container(read(path)) if path.is_file() else {}
+    block = plain.get("method")
+    return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
+
+
 def find(name: Any, path: str = "method") -> Method:
     """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
     if name is None:
@@ -152,7 +165,7 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
         return name
     if not isinstance(name, kind) and not (isinstance(name, str) and ":" in name):
         what = "method" if kind is Method else "term"
-        hint = did_you_mean(str(name), list(known))
+        hint = _hint(str(name), known)
         if str(name).lower() in WITH_CRITIC:
             hint = (
                 ". It trains a critic, which is not supported. `nemo-algos methods` lists the "
@@ -175,6 +188,22 @@ def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record
             ]
         )
     return record
+
+
+def _hint(name: str, known: Mapping[str, Record]) -> str:
+    """What a name that is no method's, or term's, may have meant."""
+    plain = name.lower().replace("-", "_")
+    spelled = {other.replace("_", ""): other for other in known}
+    if same := spelled.get(plain.replace("_", "")):
+        return f" (did you mean {same}?)"
+    block = config_of(plain) if known is METHODS else {}
+    if not block:
+        return did_you_mean(name, list(known), TYPO if len(name) >= LONG else 1.0)
+    preset = ", ".join(f"{key}: {value}" for key, value in block.items())
+    return (
+        f": it is a shipped config of another method. Set `method: {{{preset}}}`, or begin with "
+        f"{plain}.yaml"
+    )
 
 
 def _import(name: str, path: str) -> Any:

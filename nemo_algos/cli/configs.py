@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from nemo_algos import config
-from nemo_algos.cli.methods import config_of, facts_of_config
+from nemo_algos.algorithms.build import config_of
+from nemo_algos.cli.methods import facts_of_config
 from nemo_algos.terminal import echo
 
 WIDTH = 22  # of a name without a folder

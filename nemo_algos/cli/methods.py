@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from omegaconf import OmegaConf
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from nemo_algos.algorithms.build import build, find
+from nemo_algos.algorithms.build import build, config_of, find
 from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
-from nemo_algos.config import SHIPPED, did_you_mean, read
+from nemo_algos.config import did_you_mean
 from nemo_algos.terminal import Console, echo
 
 
@@ -90,14 +89,6 @@ def _find(name: str) -> dict[str, Any]:
     if name not in known:
         raise ValueError(f"unknown term {name!r}{did_you_mean(name, list(known))}")
     return facts_of_term(known[name])
-
-
-def config_of(name: str) -> dict[str, Any]:
-    """The `method` block of a shipped training config of this name; empty where there is none."""
-    path = SHIPPED / f"{name}.yaml"
-    plain: Any = OmegaConf.to_container(read(path)) if path.is_file() else {}
-    block = plain.get("method")
-    return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
 
 
 def facts_of_config(name: str, block: dict[str, Any]) -> dict[str, Any]:

@@ -148,8 +148,6 @@ def _show_where(console: Console, verdict: Diagnosis) -> None:
         text += f"{bucket.mean:.2g}, elsewhere {bucket.elsewhere:.2g} nats ({bucket.tokens:,} "
         text += f"tokens, {bucket.share:.0%} of the difference)"
         console.print(escape(text), soft_wrap=True)
-    if verdict.settled:
-        return  # what a cause explains is not worth a look, one by one
     for one in verdict.worst[:LINES]:
         text = f"worst: response {one['response']}, place {one['place']}, token {one['token']}"
         text += f" {one['text']!r}" if "text" in one else ""

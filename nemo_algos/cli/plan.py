@@ -40,6 +40,10 @@ def plan(
         str, typer.Option(metavar="N,N", help="numbers of nodes to compare Megatron layouts on")
     ] = "",
     top: Annotated[int, typer.Option(metavar="N", help="layouts to show per node count")] = 10,
+    host_memory: Annotated[
+        float | None,
+        typer.Option(metavar="GB", help="of a node; default: 2000, of GB200 960"),
+    ] = None,
     price: Annotated[float | None, typer.Option(metavar="PRICE", help="of a GPU-hour")] = None,
     steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="steps of the run; default: 100")
@@ -67,6 +71,11 @@ def plan(
     card = gpu or gpu_of(run.plain)
     if card not in GPUS:
         raise ValueError(f"--gpu: must be one of {', '.join(GPUS)}, got {card!r}")
+    if host_memory is not None and not 0 < host_memory < inf:
+        raise ValueError(f"--host-memory {host_memory:g}: must be a finite number above 0")
+    sheet = GPUS[card]
+    if host_memory:
+        sheet = sheet._replace(host=host_memory * 1e9)
     counts = _counts(nodes)
     if top < 1:
         raise ValueError(f"--top {top}: must be at least 1")
@@ -74,7 +83,7 @@ def plan(
         raise ValueError(f"--price {price:g}: must be a finite number from 0")
     shape = run.model or facts(run["policy.model_name"])
     own_end = with_keys(run.plain, {"grpo.max_num_steps": last_step(run)})
-    p = planned(own_end, shape, GPUS[card], mean_tokens)
+    p = planned(own_end, shape, sheet, mean_tokens)
     ends = {} if mean_tokens else both_ends(p)
     accepts = checker(given, release)
     found = {n: layouts(p, n, accepts, top) for n in counts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -50,6 +51,18 @@ class MismatchConfig(Section):
         return self
 
 
+def no_anchor(penalty: float, kind: str) -> Iterator[Finding]:
+    """Where the KL penalty in the loss does not hold the policy near the reference: a warning."""
+    if penalty and kind == "k1":
+        yield Finding(
+            "loss_fn.reference_policy_kl_type",
+            "the gradient of k1 does not depend on the reference and is 0 on average: it adds "
+            "noise, and the policy is free to leave the reference. Set it to k2, k3 or unbiased "
+            "(NeMo-RL: k2 or k3).",
+            "warning",
+        )
+
+
 class LossConfig(Section):
     """The `loss_fn:` section, with NeMo-RL's names. Keys that the method sets are refused."""
 
@@ -68,6 +81,12 @@ class LossConfig(Section):
     """Lower bound of the weights, for icepop and seq-mask-tis."""
     on_nonfinite: Literal["error", "report"] = "error"
     """What to do if a log-prob is not finite: end the run, or drop and report the token."""
+
+    def warn(self) -> None:
+        """Warn of what `check` would warn of, where there is no `check`: in other trainers."""
+        kind = self.reference_policy_kl_type
+        for finding in no_anchor(self.reference_policy_kl_penalty, kind):
+            warnings.warn(str(finding), stacklevel=3)
 
     @model_validator(mode="before")
     @classmethod

@@ -38,13 +38,13 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
 
     Raises ConfigError as `judged`, ValueError where rows are no whole groups of single responses.
     """
-    algorithm, _ = judge(args)
+    algorithm, loss = judge(args)
     whole = _everyones(rollout_data)
     rewards = torch.tensor(whole["rewards"], dtype=torch.float64)
     rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), rewards)
     if not hasattr(args, "method_warned"):  # slime keeps args as long as its actor lives
         args.method_warned = True
-        warn(algorithm, args)
+        warn(algorithm, loss, args)
         remark = algorithm.success_remark(rollouts)
         if remark:
             warnings.warn(f"step 1: {remark}", stacklevel=2)

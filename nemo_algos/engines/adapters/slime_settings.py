@@ -62,8 +62,9 @@ def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
     return algorithm, loss
 
 
-def warn(algorithm: Algorithm, args: Namespace) -> None:
+def warn(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> None:
     """What makes the method another one than it seems, once for a run."""
+    loss.warn()
     rows = args.rollout_batch_size * args.n_samples_per_prompt
     warn_on_policy(algorithm, rows / args.global_batch_size, "global_batch_size")
 

@@ -98,6 +98,7 @@ def judge(
     if findings or algorithm is None:
         raise ConfigError(findings)
     warn_on_policy(algorithm, updates_per_batch(args), "args.num_iterations")
+    loss.warn()
     args = copy.copy(args)
     penalty = loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch

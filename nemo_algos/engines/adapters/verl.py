@@ -140,6 +140,7 @@ class MethodTrainer(PPOTrainerSync):
         batches = config.data.train_batch_size / actor.ppo_mini_batch_size
         key = "actor_rollout_ref.actor.ppo_mini_batch_size"
         na.warn_on_policy(self.algorithm, batches * actor.ppo_epochs, key)
+        self.loss_config.warn()
         if "ref_logprobs" in self.algorithm.needs or self.loss_config.reference_policy_kl_penalty:
             config.actor_rollout_ref.actor.use_kl_loss = True  # verl's switch for the reference
         config.trainer.v1.trainer_mode = "sync"  # by which verl chooses what else goes with it

@@ -15,16 +15,17 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.hypotheses.records import ROUNDING, minimize
+from nemo_algos.lab.mismatch.hypotheses.records import FAR, ROUNDING, minimize
 from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, tempered
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora, routers
 from nemo_algos.lab.mismatch.network import Logits, Network, confirm, in_bfloat16, load, recompute
-from nemo_algos.lab.mismatch.responses import Responses, gather
-from nemo_algos.lab.mismatch.search import EXACT, SLACK, Outcome, Search, Side
+from nemo_algos.lab.mismatch.responses import Responses, everything, gather
+from nemo_algos.lab.mismatch.search import CHANCE, EXACT, SLACK, Outcome, Search, Side
 
 # p-values: below, they were not; above, what is assumed is enough
-CHANCE = 1e-8
+SURPRISE = 1e-8
 FITS = 1e-4
+UNSURE = 1e-4  # the least 1 - p that a log-prob is compared with
 STRAY = 2e-3  # of the tokens, which rounding puts beyond a filter's edge
 GREEDY = 0.1  # of the share of tokens that should not be the likeliest one
 MISSING = 15.0  # tokens that a filter's edge leaves out: fewer are no edge
@@ -33,11 +34,13 @@ SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 ADOPTED = 8  # responses that decide whether --model lacks the adapter
 MOST = 0.5  # of the difference: then single tokens may be left
+LEAST = 0.3  # of the difference: what explains less misleads
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 LIKELIER = 2.0  # nats, all tokens together; by chance in a case of 40, were the sum normal
 OTHER_WEIGHTS = (
-    "sampler and trainer agree with each other, but not with --model. Name the folder of the "
-    "weights that the trainer had at this step"
+    "sampler and trainer agree with each other, but not with --model: the trainer had other "
+    "weights at this step, or both sides change the logits in a way that is not tried. Name the "
+    "folder of the weights, and compare the sampling parameters and the chat template"
 )
 
 
@@ -57,7 +60,7 @@ def drawn(
     if lower < GREEDY * expected and expected * len(above) > MISSING:
         return {"greedy": {}}
     edge, sharp = _edge(logits, above, own)
-    if _chance(above, own) > CHANCE:
+    if _chance(above, own) > SURPRISE:
         return edge
     best = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
     for temperature in (trainer, best):
@@ -130,8 +133,10 @@ def _edge(logits: Logits, above: Array, own: Array) -> tuple[dict[str, dict[str,
 class Examination:
     """What the experiment found. causes: the largest first; sides: what became of each.
 
-    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed;
-    routed: the model is a mixture of experts; decode: gives the text of a token's id.
+    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed; beyond:
+    the tokens of all files whose sides are further apart than rounding, where that is no chance;
+    shared: what both sides do alike, such as top-p, and its parameter; routed: the model is a
+    mixture of experts; decode: gives the text of a token's id.
     """
 
     causes: list[Cause]
@@ -139,12 +144,15 @@ class Examination:
     rounding: float
     tokens: int
     responses: int
+    beyond: Array
+    shared: dict[str, dict[str, Any]]
     routed: bool = False
     decode: Callable[[int], str] | None = None
 
     def near(self, side: str) -> list[tuple[str, float]]:
-        """What explains the most of a side that is not explained, and its share."""
-        return sorted(self.sides[side].near.items(), key=lambda item: -round(item[1], 2))[:3]
+        """What explains the most of a side that is not explained, and its share, from 0.3 on."""
+        near = [item for item in self.sides[side].near.items() if item[1] >= LEAST]
+        return sorted(near, key=lambda item: -round(item[1], 2))[:3]
 
     @property
     def unexplained(self) -> list[str]:
@@ -173,7 +181,9 @@ def examine(
     responses, base = _worst_first(responses, recompute(case.network, responses))
     coarse = in_bfloat16(case.network)
     rounded = recompute(coarse, responses)
-    scale, rounding = _rounding(base, rounded)
+    size = float(np.sqrt(np.mean(((rounded.logprobs - base.logprobs) / base.unsure) ** 2)))
+    scale = np.maximum(size * base.unsure, ROUNDING)
+    rounding = float(np.mean(np.abs(rounded.logprobs - base.logprobs) / scale))
     forwards = [(case.network, base), (coarse, rounded)]
     sides: dict[str, Outcome] = {}
     for name in SIDES:
@@ -194,6 +204,8 @@ def examine(
         level,
         tokens=len(responses.row),
         responses=len(responses.each),
+        beyond=_beyond(everything(dumps), sides["sampler"], responses, size),
+        shared=_shared(sides),
         routed=bool(routers(network)),
         decode=decode,
     )
@@ -210,6 +222,13 @@ def _case(
     longest = max(r.begin for r in responses.each)
     sizes = responses.micro_batches()
     return Case(network, earlier, added, pad=pad, longest=longest, micro_batches=sizes)
+
+
+def _shared(sides: dict[str, Outcome]) -> dict[str, dict[str, Any]]:
+    """What both sides have alike."""
+    found = sides["trainer"].parameters
+    causes = [Cause(k, "trainer", v, 1.0) for k, v in found.items()]
+    return {c.name: c.parameter for c in causes if _same(c, "sampler", sides["sampler"])}
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -282,12 +301,27 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
 
-def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
-    """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
-    d = rounded.logprobs - base.logprobs
-    size = float(np.sqrt(np.mean((d / base.unsure) ** 2)))
-    scale = np.maximum(size * base.unsure, ROUNDING)
-    return scale, float(np.mean(np.abs(d) / scale))
+def _beyond(tokens: Responses, sampler: Outcome, some: Responses, size: float) -> Array:
+    """The indices of tokens, recomputed or not, whose sides rounding does not take so far apart.
+
+    None where the bf16 forward has its share of them, too. some: those recomputed; size: of bf16's
+    noise in the logits.
+    """
+    sides = tokens.column("sampler"), tokens.column("trainer")
+    found = np.flatnonzero(_apart(*sides, size))
+    recorded = some.column("sampler")
+    share = float(_apart(recorded, recorded + sampler.rounded, size).mean())
+    most = share * len(tokens.row)
+    return found if len(found) > most + CHANCE * np.sqrt(2 * most) else found[:0]
+
+
+def _apart(one: Array, other: Array, size: float) -> Array:
+    """Whether two log-probs differ by more than rounding of both, by their numbers alone [N].
+
+    Noise in the logits moves a log-prob by at most sqrt(2) (1 - p) as much.
+    """
+    unsure = np.sqrt(2) * np.maximum(-np.expm1(np.minimum(one, other).clip(max=0)), UNSURE)
+    return ~(np.abs(one - other) <= FAR * np.maximum(np.sqrt(2) * size * unsure, ROUNDING))
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

@@ -14,6 +14,7 @@ from nemo_algos.lab.mismatch.hypotheses.records import Record
 
 Array = np.ndarray
 LONGEST = 512  # tokens of a response that are recomputed
+WORST = 4  # of so many responses one is picked since it differs most
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,23 @@ def everything(dumps: Sequence[Dump]) -> Responses:
 
 
 def gather(dumps: Sequence[Dump], count: int) -> Responses:
-    """At most so many to recompute, from all over the files.
+    """At most so many to recompute: those that differ most, and others from all over the files.
 
     Raises ValueError where the files have no prompts.
     """
-    found = [response for dump in dumps for response in responses(dump, LONGEST)]
-    if not any(r.begin for r in found):
+    every = [response for dump in dumps for response in responses(dump, LONGEST)]
+    found = [r for r in every if r.begin]
+    if not found:
         raise ValueError(
             "tokens has no prompts, and the model needs them. Dump prompt and response in one row, "
             "as `mismatch.dump` does."
         )
-    picked = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
-    return Responses(tuple(found[i] for i in picked if found[i].begin))
+    count = min(count, len(found))
+    # squared, so that a single token that is far off is seen among hundreds
+    apart = np.array([np.mean((r.trainer - r.sampler) ** 2) for r in found])
+    order = np.argsort(-apart, kind="stable")
+    worst = order[: count // WORST]
+    others = np.sort(order[count // WORST :])
+    evenly = np.linspace(0, len(others) - 1, count - len(worst)).round().astype(int)
+    picked = np.sort(np.r_[worst, others[evenly]])
+    return Responses(tuple(found[i] for i in picked))

@@ -19,6 +19,7 @@ from nemo_algos.lab.mismatch.responses import Responses
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SOLVED_FOR = 1200  # tokens that a parameter is solved for
+Array = np.ndarray
 FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
@@ -120,7 +121,7 @@ class Outcome:
     parameters: by the causes' names; within_rounding: whether the mean of the rest is; explained:
     whether no single token is further off, too; far: how many are, and how far the furthest, nats;
     near: what comes closest where it is not explained, and the share that it explains; logits: as
-    the state gives them.
+    the state gives them; rounded: how far bf16 moves these log-probs [N], NaN where it drops one.
     """
 
     parameters: dict[str, dict[str, Any]]
@@ -132,6 +133,7 @@ class Outcome:
     near: dict[str, float]
     state: State
     logits: Logits
+    rounded: Array
 
 
 @dataclass
@@ -153,7 +155,8 @@ class Search:
         record = self.side.record
         plain = self.side.base.logprobs
         off = record.off(plain)[plain < SURE]
-        _, rounded = self.forwards[-1]
+        rounded = self.forwards[-1][1]
+        self.pair = self.forwards[0][1], rounded
         exact = len(off) > 0 and float((off < SAME).mean()) > SOME
         self.forwards = self.forwards[:1] if exact else self.forwards
         self.network = self.forwards[-1][0]
@@ -161,8 +164,6 @@ class Search:
         levels = [record.level(logits.logprobs) for _, logits in self.forwards]
         rounds = levels[-1] < BETTER * levels[0]
         self.nearest, base = self.forwards[-1 if rounds else 0]
-        far = int(record.far(rounded.logprobs - plain + record.value).sum())
-        self.most_far = far + CHANCE * np.sqrt(2 * far)
         self.side = Side(record, base)
         self.most = self.rounding * (EXACT if exact else SLACK)
 
@@ -180,9 +181,16 @@ class Search:
                 break
             found, near = self._next(now)
             after = self._whole(found, now) if found else now
-            within = now.level <= self.most
-            changed = after.state.changes != now.state.changes
-            if not self._less(after.level, now.level, HALF if changed and within else 1.0):
+            within = now.level <= self._most(now)
+            gained = self._less(after.level, now.level, 1.0)
+            if within and after.state.changes != now.state.changes:
+                gained = self._less(after.level, now.level, HALF)
+                # coarser weights may hide within the slack, but move every response
+                coarse = "quantized_weights" in after.state.named
+                more = coarse and now.level > self._most(now) / SLACK
+                less = more and self._less(after.level, now.level, BETTER)
+                gained |= less and self._sure(after, now)
+            if not gained:
                 break
             now = after
         named = now.fit.parameters
@@ -190,18 +198,47 @@ class Search:
         near = dict.fromkeys(named, share) | {k: v for k, v in near.items() if k not in named}
         off = np.abs(self.side.record.value - now.fit.predicted)
         beyond = off[self.side.record.far(now.fit.predicted)]
-        within_rounding = now.level <= self.most
+        within_rounding = now.level <= self._most(now)
         return Outcome(
             parameters=named,
             level=start.level / self.rounding,
             left=now.level / self.rounding,
             within_rounding=within_rounding,
-            explained=within_rounding and len(beyond) <= self.most_far,
+            explained=within_rounding and len(beyond) <= self._most_far(now),
             far=(len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))),
             near=near,
             state=now.state,
             logits=now.logits,
+            rounded=self._rounded(now),
         )
+
+    def _rounded(self, now: Reached) -> Array:
+        """How far bf16 moves the log-probs under this sampling [N]; NaN where it drops a token.
+
+        A low temperature multiplies rounding, and at a filter's edge it decides what is kept.
+        """
+        exact, rounded = self.pair
+        found = {k: v for k, v in now.fit.parameters.items() if k in sampling.NAMES}
+        if not now.state.sampling or not found:
+            return rounded.logprobs - exact.logprobs
+        moved = now.state.sampling.logprobs(rounded, found)
+        moved = moved - now.state.sampling.logprobs(exact, found)
+        flipped = sampling.dropped(rounded, found) != sampling.dropped(exact, found)
+        return np.where(flipped, np.nan, moved)
+
+    def _most(self, now: Reached) -> float:
+        """The level that rounding leaves at most under this state."""
+        if len(self.forwards) == 1 or not now.state.sampling:
+            return self.most
+        record = self.side.record
+        return max(self.most, SLACK * record.level(record.value + self._rounded(now)))
+
+    def _most_far(self, now: Reached) -> float:
+        """So many tokens are far off by rounding alone; at a filter's edge a few more by chance."""
+        record = self.side.record
+        far = int(record.far(record.value + self._rounded(now)).sum())
+        few = CHANCE**2 / 2 if sampling.CUTS.keys() & now.fit.parameters.keys() else 0.0
+        return far + few + CHANCE * np.sqrt(2 * far + few / 2)
 
     def _first(self, reached: Sequence[Reached]) -> Reached:
         """The one of the least level; of those that are alike the first."""
@@ -225,12 +262,13 @@ class Search:
         near = dict[str, float]()
         left = cheap.level if cheap else now.level
         instead = cheap.state if cheap else None
-        if cheap and left <= self.most:
+        if cheap and left <= self._most(cheap):
             return instead, near
-        if now.level <= self.most:
+        if now.level <= self._most(now):
             tried, before = self._try(now.state, weights.HYPOTHESES, self.nearest, FEW)
             best = self._first(tried)
-            return (best.state if best.level < CLEAR * before else instead), near
+            most = BETTER if "quantized_weights" in best.state.named else CLEAR
+            return (best.state if best.level < most * before else instead), near
         if cheap and self._beyond(left) < HALF * self._beyond(now.level):
             return instead, near
         tried, before = self._try(now.state, FORWARD, self.network, TRIED)

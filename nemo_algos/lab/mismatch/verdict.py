@@ -40,6 +40,16 @@ ROUTES = (
     "The file holds no routes, so experts that differ between the sides are not tried: replay the "
     "sampler's routes in the trainer once to compare"
 )
+HELD = 0.9  # of the difference: then it has one place, and a guess must fit it
+GUESSES = {  # without a model, by where the difference is
+    "response": ["rows", "old_weights", "retokenized"],
+    "prompt of response": ["template", "stale_prefix"],
+    "prompt length": ["template", "positions", "pads_attended"],
+    "response length": ["padding", "end_of_response"],
+    "place": ["old_weights", "positions", "padding"],
+    "token id": ["banned_tokens", "logit_bias"],
+    "age of the weights": ["old_weights"],
+}
 WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
 SIDES = ("sampler", "trainer")
 
@@ -49,7 +59,7 @@ class Diagnosis:
     """verdict: the first cause's name, or clean, few, unknown; found: what was seen, a sentence.
 
     causes: the largest first; candidates: what it may be, where it is unknown; decode: gives the
-    text of a token's id, where there is a tokenizer; settled: the causes leave only rounding.
+    text of a token's id, where there is a tokenizer.
     """
 
     verdict: str
@@ -58,17 +68,16 @@ class Diagnosis:
     causes: list[Cause] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     decode: Callable[[int], str] | None = None
-    settled: bool = False
 
     @cached_property
     def where(self) -> list[Bucket]:
-        """What the tokens that differ have in common; none where the sides do not differ."""
-        return [] if self.verdict == "clean" else buckets(self.tokens)
+        """What the tokens that differ have in common."""
+        return buckets(self.tokens)
 
     @cached_property
     def worst(self) -> list[dict[str, Any]]:
-        """The tokens that differ most; none where the sides do not differ."""
-        return [] if self.verdict == "clean" else worst(self.tokens, self.decode)
+        """The tokens that differ most."""
+        return worst(self.tokens, self.decode)
 
     @property
     def title(self) -> str:
@@ -128,7 +137,7 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
 
 
 def _certain(tokens: Responses, found: str, cause: Cause) -> Diagnosis:
-    return Diagnosis(cause.name, found, tokens, [cause], settled=True)
+    return Diagnosis(cause.name, found, tokens, [cause])
 
 
 def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis | None:
@@ -195,7 +204,11 @@ def _unknown(tokens: Responses) -> Diagnosis:
     """The level, and what it cannot be told apart from."""
     d = tokens.d
     mean = float(np.abs(tokens.d).mean())
-    if (d < 1e-5).mean() > 0.97:
+    held = next((b for b in buckets(tokens) if b.share > HELD), None)
+    if held:
+        candidates = GUESSES[held.by]
+        found = f"{held.share:.0%} of the difference has one place: see where"
+    elif (d < 1e-5).mean() > 0.97:
         candidates = ["top_p", "top_k", "min_p", "vocabulary_padding"]
         found = "the sampler gives nearly every token a higher probability"
     elif mean < BF16:
@@ -217,14 +230,26 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     tokens = everything(dumps)
     causes = list(examination.causes)
     if float(np.abs(tokens.d).mean()) < SMALL:
-        causes = [cause for cause in causes if cause.explains >= HALF]
-    if tokens.lost:
+        # of the difference, or of what is more than rounding
+        near = {k: v for side in examination.sides.values() for k, v in side.near.items()}
+        causes = [c for c in causes if max(c.explains, near.get(c.name, 0.0)) >= HALF]
+    at_an_edge = {"top_p", "top_k", "min_p"} & examination.shared.keys()
+    if tokens.lost and not at_an_edge:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
+    beyond = examination.beyond
+    if not examination.unexplained and not causes and len(beyond):
+        rows = np.unique(tokens.row[beyond])
+        text = f"the sides agree in {count} that were recomputed, but {len(beyond)} tokens of "
+        text += f"{len(rows)} responses are further apart than rounding, the first in response "
+        text += f"{rows[0]}. Run it with --responses {len(tokens.each)}, or with those rows alone"
+        return Diagnosis("unknown", text, tokens)
     if not examination.unexplained:
-        rest = f"the rest is rounding, in {count}"
+        alike = [_alike(name, value) for name, value in examination.shared.items()]
+        rest = f"both sides have {' and '.join(alike)}, " if alike else ""
+        rest += f"the rest is rounding, in {count}"
         rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
-        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes, settled=True)
+        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
     sides = {name: examination.sides[name] for name in examination.unexplained}
     unknown = [name for name, side in sides.items() if not side.within_rounding]
@@ -247,3 +272,11 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     if best:
         text += f". In the responses that differ most, {best}"
     return Diagnosis("unknown", text, tokens, [], list(near))
+
+
+def _alike(name: str, parameter: dict[str, Any]) -> str:
+    """A cause that both sides have, as text: top_p 0.9."""
+    values = [
+        f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in parameter.items() if k != "error"
+    ]
+    return " ".join([name, *values])

@@ -13,12 +13,15 @@ from nemo_algos.lab.mismatch.responses import Responses
 Array = np.ndarray
 LEAST = 5  # tokens of a bucket
 CHANCE = 1e-3  # that any bucket of a file without a pattern stands out so far
+ALIKE = 0.8  # of the tokens of two buckets: then the one with fewer parts is told
 TIMES = 2.0  # the mean |d| of the other tokens
 # that are shown
 BUCKETS = 4
 WORST = 20
 PERIODS = range(2, 9)  # of every n-th response
 LISTED = 20  # values of a bucket, as text
+PROMPT = "prompt of response"
+ROWS = ("response", PROMPT)
 
 
 class Bucket(NamedTuple):
@@ -37,12 +40,16 @@ class Bucket(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A bucket's name and tokens [N]; chance: the logarithm of a p-value of all such buckets."""
+    """A bucket's name and tokens [N]; chance: the logarithm of a p-value of all such buckets.
+
+    parts: how many values or ranges it takes to say it.
+    """
 
     by: str
     values: str
     tokens: Array
     chance: float
+    parts: int = 1
 
 
 def buckets(t: Responses) -> list[Bucket]:
@@ -66,7 +73,8 @@ def buckets(t: Responses) -> list[Bucket]:
         if not found:
             break
         clearest = min(found, key=lambda one: one.chance)
-        best = next(one for one in found if np.array_equal(one.tokens, clearest.tokens))
+        alike = [one for one in found if _overlap(one.tokens, clearest.tokens) > ALIKE]
+        best = min(alike, key=lambda one: (one.parts, -_overlap(one.tokens, clearest.tokens)))
         inside = size[best.tokens]
         left &= ~best.tokens
         bucket = Bucket(
@@ -89,11 +97,16 @@ def _columns(t: Responses) -> dict[str, Array]:
     prompts = [r.prompt.tobytes() for r in t.each]
     first = {prompt: i for i, prompt in reversed([*enumerate(prompts)])}
     if len(first) < len(prompts):
-        columns["prompt of response"] = np.array([first[prompt] for prompt in prompts])[t.row]
+        columns[PROMPT] = np.array([first[prompt] for prompt in prompts])[t.row]
     columns["prompt length"] = np.array([r.begin for r in t.each])[t.row]
     columns["response"] = t.row
     columns["response length"] = np.array([len(r.at) for r in t.each])[t.row]
     return columns
+
+
+def _overlap(one: Array, other: Array) -> float:
+    """Of two sets of tokens [N], the share of both that they have in common."""
+    return float((one & other).sum() / (one | other).sum())
 
 
 def _more(one: _Found, size: Array, left: Array) -> bool:
@@ -112,15 +125,22 @@ def _found(by: str, x: Array, ranks: Array, left: Array) -> Iterator[_Found]:
     total = np.bincount(which, ranks[left])
     clear = np.where(count >= LEAST, total / (spread * np.sqrt(count)), 0.0)
 
-    def bucket(text: str, tokens: Array, log_tried: float) -> _Found:
+    def bucket(text: str, tokens: Array, log_tried: float, parts: int = 1) -> _Found:
         tokens = tokens & left
         n = int(tokens.sum())
         high = float(ranks[tokens].sum()) / (spread * np.sqrt(n)) if n >= LEAST else 0.0
-        return _Found(by, text, tokens, float(stats.norm.logsf(high)) + log_tried)
+        return _Found(by, text, tokens, float(stats.norm.logsf(high)) + log_tried, parts)
 
     best = values[clear.argmax()]
     yield bucket(str(best), x == best, np.log(len(values)))
-    if by == "prompt of response":  # their order means nothing
+    if by in ROWS:
+        several = values[clear > stats.norm.isf(0.01 / len(values))]
+        ways = special.gammaln(len(values) + 1) - special.gammaln(len(several) + 1)
+        ways -= special.gammaln(len(values) - len(several) + 1)
+        text = ", ".join(map(str, several[:LISTED]))
+        text += f", ... ({len(several)} in all)" if len(several) > LISTED else ""
+        yield bucket(text, np.isin(x, several), float(ways), len(several))
+    if by == PROMPT:  # their order means nothing
         return
     low, high = _range(total, count)
     inside = (x >= values[low]) & (x <= values[high])
@@ -130,12 +150,6 @@ def _found(by: str, x: Array, ranks: Array, left: Array) -> Iterator[_Found]:
             for first in range(n):
                 text = f"{first}, {first + n}, {first + 2 * n}, ..."
                 yield bucket(text, x % n == first, np.log(sum(PERIODS)))
-        several = values[clear > stats.norm.isf(0.01 / len(values))]
-        ways = special.gammaln(len(values) + 1) - special.gammaln(len(several) + 1)
-        ways -= special.gammaln(len(values) - len(several) + 1)
-        text = ", ".join(map(str, several[:LISTED]))
-        text += f", ... ({len(several)} in all)" if len(several) > LISTED else ""
-        yield bucket(text, np.isin(x, several), float(ways))
 
 
 def _range(total: Array, count: Array) -> tuple[int, int]:
@@ -157,6 +171,7 @@ def _largest(total: Array) -> tuple[int, int]:
 def worst(t: Responses, decode: Callable[[int], str] | None = None) -> list[dict[str, Any]]:
     """The tokens that differ most; decode: gives the text of an id."""
     order = np.argsort(-np.abs(t.d), kind="stable")[:WORST]
+    order = order[t.d[order] != 0]
     names = ("tokens", "place", "sampler", "trainer")
     columns = {name: t.column(name)[order].tolist() for name in names}
     rows = zip(t.row[order].tolist(), *columns.values(), strict=True)

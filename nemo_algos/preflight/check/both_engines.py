@@ -1,8 +1,9 @@
 """What is wrong in either engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nemo_algos.algorithms.extensions.correction import vanishing
+from nemo_algos.algorithms.extensions.loss_config import no_anchor
 from nemo_algos.algorithms.extensions.old_policy import (
     inert_on_policy,
     on_policy_objective,
@@ -67,6 +68,15 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
         f"{responses} responses make one update per step. With the trainer's old policy every "
         f"ratio is then 1, and {a.name} is {left}.{idle} {cure}",
     )
+
+
+def kl_without_anchor(run: AnyRun) -> Iterator[Finding]:
+    """A KL penalty in the loss depends on the reference; in the reward any estimator does."""
+    section = run["loss_fn"]
+    if isinstance(section, Mapping) and section.get("use_kl_in_reward"):  # NeMo-RL's
+        return
+    kind = run["loss_fn.reference_policy_kl_type"]
+    yield from no_anchor(run["loss_fn.reference_policy_kl_penalty"], kind)
 
 
 def vanishing_weights(run: AnyRun) -> Iterator[Finding]:

@@ -23,6 +23,16 @@ class Attention:
     rotary: int = 0  # MLA's part of a head with positions
     gated: bool = False  # the output times a gate, which the queries' projection makes too
 
+    def matrices(self, hidden: int) -> int:
+        """Numbers of its projections."""
+        key = self.size + self.rotary
+        out = self.heads * self.value_size * hidden
+        if self.latent_kv:
+            down = hidden * (self.latent_query + self.latent_kv + self.rotary)
+            up = self.latent_kv * self.heads * (self.size + self.value_size)
+            return down + (self.latent_query or hidden) * self.heads * key + up + out
+        return hidden * (self.heads * (1 + self.gated) + 2 * self.groups) * self.size + out
+
     @property
     def cached(self) -> int:
         """Numbers that the KV cache keeps per token and layer."""

@@ -177,7 +177,7 @@ def _read(built: Any) -> Model:
     config = built.config.get_text_config()
     decoder = built.get_decoder()
     layers = next(list(m) for m in decoder.modules() if type(m).__name__ == "ModuleList")
-    kinds = [dict(_parts(layer)) for layer in layers]
+    kinds = [_mixers(layer) for layer in layers]
     first = {part: m for kind in reversed(kinds) for part, m in kind.items()}
     windows = _windows(config, len(kinds))
     names = ["".join(sorted(kind, key="M*E-".index)) for kind in kinds]
@@ -186,6 +186,8 @@ def _read(built: Any) -> Model:
     gated = any("gate_" in name for part in "E-" for name in _names(first.get(part)))
     head = built.get_output_embeddings().weight
     attention = first["*"]
+    read = _attention(attention, config)
+    _confirm([kind["*"] for kind in kinds if "*" in kind], read.matrices(config.hidden_size))
     inside = {*decoder.parameters(), head}
     return Model(
         model_type=config.model_type,
@@ -194,7 +196,7 @@ def _read(built: Any) -> Model:
         intermediate_size=_matrices(first["-"]) // _width(config, gated) if "-" in first else 0,
         vocab_size=head.shape[0],
         max_position_embeddings=config.max_position_embeddings,
-        attention=_attention(attention, config),
+        attention=read,
         mixture=_experts(first["E"], config, gated) if "E" in first else None,
         mamba=_mamba(first["M"]) if "M" in first else None,
         window=max(windows),
@@ -208,6 +210,20 @@ def _read(built: Any) -> Model:
     )
 
 
+def _confirm(attentions: Iterable[Any], matrices: int) -> None:
+    """Raises ValueError where a mixer is no attention of these projections.
+
+    The sum of a model's parameters would not show it: experts outweigh it, and the cache hangs on
+    it alone.
+    """
+    for module in attentions:
+        own = _matrices(module) - _matrices(getattr(module, "indexer", None))
+        if own != matrices:
+            raise ValueError(
+                f"{type(module).__name__} has {own:,} weights, attention would have {matrices:,}"
+            )
+
+
 def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
     """The mixers of a layer by letter; norms and dropouts have no matrices."""
     for name, module in layer.named_children():
@@ -216,10 +232,19 @@ def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
             yield "M", module
         elif any(p.dim() == 3 for n, p in module.named_parameters() if "conv" not in n):
             yield "E", module
-        elif "attn" in name.lower() or any("q_proj" in n for n in names):
-            yield "*", module
         elif _matrices(module):
-            yield "-", module
+            attends = "attn" in name.lower() or any("q_proj" in n for n in names)
+            yield ("*" if attends else "-"), module
+
+
+def _mixers(layer: Any) -> dict[str, Any]:
+    """By letter. Raises ValueError where two have the same one."""
+    found = list(_parts(layer))
+    kinds = dict(found)
+    if len(found) > len(kinds):
+        names = ", ".join(type(module).__name__ for _, module in found)
+        raise ValueError(f"a layer has several mixers of one kind: {names}")
+    return kinds
 
 
 def _windows(config: Any, layers: int) -> list[int]:
@@ -261,10 +286,12 @@ def _experts(module: Any, config: Any, gated: bool) -> Experts:
     for name, parameter in module.named_parameters():
         if "shared" in name and parameter.dim() == 2 and min(parameter.shape) > 1:
             shared += parameter.numel()
-    chosen = next(x for name in CHOSEN if (x := getattr(config, name, None)))
+    chosen = [x for name in CHOSEN if (x := getattr(config, name, None))]
+    if not chosen:
+        raise ValueError("config.json does not say how many experts a token meets")
     return Experts(
         number=routed[0].shape[0],
-        chosen=chosen,
+        chosen=chosen[0],
         features=sum(p.numel() for p in routed) // (routed[0].shape[0] * width),
         shared=shared // _width(config, gated),
         latent=latent,
@@ -298,7 +325,7 @@ def _names(module: Any) -> list[str]:
 
 
 def _matrices(module: Any) -> int:
-    return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+    return sum(p.numel() for p in module.parameters() if p.dim() == 2) if module is not None else 0
 
 
 def _count(module: Any) -> int:

@@ -122,6 +122,12 @@ class Run:
         return 1 if found is None else found
 
     @property
+    def drains(self) -> bool:
+        """Whether a refit waits until all responses that are being generated have ended."""
+        in_flight = self.controlled or self["grpo.async_grpo.in_flight_weight_updates"]
+        return self.staleness > 0 and not in_flight
+
+    @property
     def bypass_mode(self) -> bool:
         """Whether the old log-probs are the sampler's, and a step has no forward for them."""
         return CorrectionConfig(**self["rollout_correction"] or {}).bypass_mode

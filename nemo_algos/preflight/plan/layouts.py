@@ -62,11 +62,18 @@ class Plan(NamedTuple):
         return self.cached_sequences >= 1
 
     @property
+    def hosts(self) -> bool:
+        """Whether a node's memory holds what is on the host."""
+        return sum(self.host.values()) <= self.run.gpu.host
+
+    @property
     def misfits(self) -> list[str]:
         """What does not fit the GPU, in words."""
         problems = [] if self.trains else ["training does not fit the GPU"]
         if not self.generates:
             problems.append("the KV cache cannot hold one sequence of full length")
+        if not self.hosts:
+            problems.append("a node's memory cannot hold what is on the host")
         return problems
 
     @property
@@ -76,10 +83,18 @@ class Plan(NamedTuple):
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step: the phases in turn, or generation beside the rest."""
+        """Seconds of a step: the phases in turn, or generation beside the rest.
+
+        A batch is begun when the weights `ahead` updates before its own arrive, and later ones are
+        begun beside it, so that ahead + 1 steps last as long as its generation and training. Where
+        a refit waits for what is being generated, no two batches are generated at once.
+        """
         generation = self.phases["generation"]
         rest = sum(self.phases.values()) - generation
-        return max(generation, rest) if self.overlaps else generation + rest
+        ahead = self.run.staleness
+        if self.run.drains:
+            return max(generation / max(1, ahead), rest)
+        return max((generation + rest) / (ahead + 1), rest)
 
     @property
     def steps(self) -> int:
@@ -107,7 +122,7 @@ class Plan(NamedTuple):
             "generation_bytes": self.generation,
             "host_bytes": self.host,
             "cached_sequences": self.cached_sequences,
-            "fits": {"training": self.trains, "generation": self.generates},
+            "fits": {"training": self.trains, "generation": self.generates, "host": self.hosts},
             "tight": self.tight,
             "change": self.change,
             "seconds": self.phases,
@@ -137,11 +152,12 @@ def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
     """The plan of a setup, for sequences of so many tokens on average."""
     made = training(run)
     asleep = memory.sleeping(run)
+    away = {"optimizer": 0.0} if run[memory.LOGPROB_OFFLOADS] else {}
     return Plan(
         run=run,
         tokens=mean,
         training=memory.peak(made) | asleep,
-        log_probs=memory.forward(made) | asleep,
+        log_probs=memory.forward(made) | asleep | away,
         generation=memory.generation(run),
         host=memory.on_host(run),
         cached_sequences=memory.cached_sequences(run, run[LIMIT]),

@@ -8,6 +8,7 @@ the input of a linear layer is kept in FP8 with FP8.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from nemo_algos.preflight.check.layout import VLLM
@@ -16,6 +17,11 @@ from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, training
 from nemo_algos.preflight.plan.workload import Held, Training, of_layers
 
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs; an assumption
+GIB = 2**30
+# GiB of each GPU's weights, and of each engine's cache, that vLLM keeps on the host
+ENGINE_OFFLOADS = "policy.generation.vllm_kwargs.cpu_offload_gb"
+CACHE_OFFLOADS = "policy.generation.vllm_kwargs.kv_offloading_size"
+LOGPROB_OFFLOADS = "policy.offload_optimizer_for_logprob"
 SLEEPING = 2e9  # what a sleeping vLLM keeps of a GPU that trains; an assumption
 
 
@@ -24,6 +30,11 @@ def _norm(run: Training) -> float:
     k = run.kernels
     kept = 0 if "layernorm" in run.recompute.modules else k.linear_input
     return run.own_tokens * run.network.hidden * (k.number + kept)
+
+
+def _stays(run: Training, module: str) -> bool:
+    """Whether the inputs of a module stay on the GPU."""
+    return module not in run.recompute.offloaded
 
 
 def _residual(run: Training) -> float:
@@ -59,9 +70,10 @@ def attention(run: Training) -> float:
     mixed = k.number * (heads * size * (1 + a.gated) + groups * (size + a.value_size))
     if a.query_key_norm and not a.latent_kv:
         mixed += k.number * (heads + groups) * size
-    if "mla_up_proj" in run.recompute.modules:
+    if "mla_up_proj" in run.recompute.modules or not _stays(run, "core_attn"):
         mixed = 0
-    inside = run.tokens * (mixed + k.linear_input * heads * a.value_size)
+    projected = k.linear_input * heads * a.value_size * _stays(run, "attn_proj")
+    inside = run.tokens * (mixed + projected)
     return _norm(run) + compressed + inside + _scores(run) + _residual(run)
 
 
@@ -88,13 +100,14 @@ def experts(run: Training) -> float:
     if "moe" in run.recompute.modules:
         return outside
     rows = run.own_tokens * e.chosen * p.expert_tensor
-    first = k.number * (1 + net.gated)
+    first = k.number * (1 + net.gated) * _stays(run, "moe_act")
     weighted = k.linear_input + (0 if e.fused_weighting else k.number)
     if "moe_act" in run.recompute.modules:
         weighted = 0
     width = e.latent or net.hidden
     features = e.features / p.expert_tensor
-    routed = rows * (width * k.linear_input + features * (first + weighted))
+    taken = width * k.linear_input * _stays(run, "expert_fc1")
+    routed = rows * (taken + features * (first + weighted))
     shared = _activated(run, run.tokens, e.shared / p.tensor)
     if "shared_experts" in run.recompute.modules:
         shared = 0.0
@@ -138,7 +151,16 @@ def logits(run: Training) -> tuple[float, float]:
 
 
 def states(run: Training, rank: int) -> dict[str, float]:
-    """By component, on a pipeline rank."""
+    """By component, on a GPU of a pipeline rank."""
+    s = run.states
+    away = {"optimizer": s.on_host}
+    if s.weights_on_host:
+        away |= {"weights": 1.0, "gradients": 1.0}
+    return {name: (1 - away.get(name, 0)) * size for name, size in _states(run, rank).items()}
+
+
+def _states(run: Training, rank: int) -> dict[str, float]:
+    """The same, wherever they are."""
     held = workload.of_rank(run.network, run.parallel, rank)
     s = run.states
     p = run.parallel
@@ -152,7 +174,7 @@ def states(run: Training, rank: int) -> dict[str, float]:
     return {
         "weights": weights,
         "gradients": _bytes(trained, whole, s.gradient),
-        "optimizer": (1 - s.on_host) * _optimizer(run, trained, replicas),
+        "optimizer": _optimizer(run, trained, replicas),
     }
 
 
@@ -275,7 +297,7 @@ def weight_bytes(run: Setup, met: float = 1.0) -> float:
 
 def generation(run: Setup) -> dict[str, float]:
     """Bytes by component of an engine's GPU; the KV cache takes what is left of its share."""
-    weights = weight_bytes(run)
+    weights = max(0.0, weight_bytes(run) - (run[ENGINE_OFFLOADS] or 0) * GIB)
     share = (run[f"{VLLM}.gpu_memory_utilization"] or 0.9) * run.gpu.memory
     cache = max(0.0, share - weights - ENGINE_WORKSPACE)
     return {"weights": weights, "workspace": ENGINE_WORKSPACE, "KV cache": cache}
@@ -298,14 +320,36 @@ def cached_sequences(run: Setup, tokens: float) -> float:
 
 
 def on_host(run: Setup) -> dict[str, float]:
-    """Bytes of a node's memory: the reference, and what colocated training leaves there."""
+    """Bytes of a node's memory: the reference, and all that training and generation put there.
+
+    A node is taken to hold GPUs of the fullest pipeline rank.
+    """
     p = run.layout
     made = training(run)
-    parts = [states(made, rank) for rank in range(p.pipeline)]
+    s = made.states
+    ranks = range(p.pipeline)
+    whole = [_states(made, rank) for rank in ranks]
+    parts = [states(made, rank) for rank in ranks]
     compared = run["loss_fn.reference_policy_kl_penalty"]
-    weights = max(s["weights"] for s in parts) if compared else 0.0
-    left = max(s["weights"] + s["optimizer"] for s in parts) if p.colocated else 0.0
-    return {
-        "reference weights": p.gpus_per_node * weights,
-        "offloaded while generating": p.gpus_per_node * left,
+    updated = s.on_host * s.host_bytes / (s.main + s.moments)
+    stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
+    moved = [
+        activations(stays, r)["activations"] - activations(made, r)["activations"] for r in ranks
+    ]
+    waiting = run[LOGPROB_OFFLOADS] and not p.colocated
+    each = {
+        "reference weights": max(w["weights"] for w in whole) if compared else 0.0,
+        "weights": max(w["weights"] - g["weights"] for w, g in zip(whole, parts, strict=True)),
+        "gradients": max(
+            w["gradients"] - g["gradients"] for w, g in zip(whole, parts, strict=True)
+        ),
+        "optimizer": updated * max(w["optimizer"] for w in whole),
+        "activations": max(moved),
+        "optimizer during log-probs": max(g["optimizer"] for g in parts) if waiting else 0.0,
+        "offloaded while generating": max(g["weights"] + g["optimizer"] for g in parts)
+        if p.colocated
+        else 0.0,
+        "engine": (run[ENGINE_OFFLOADS] or 0) * GIB
+        + (run[CACHE_OFFLOADS] or 0) * GIB / (p.generation_tensor * p.generation_pipeline),
     }
+    return {name: p.gpus_per_node * size for name, size in each.items()}

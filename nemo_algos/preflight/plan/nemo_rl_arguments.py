@@ -22,12 +22,13 @@ LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
 
 
 class GPU(NamedTuple):
-    """Bytes of memory, dense BF16 FLOP/s, bytes per second of memory."""
+    """Bytes of memory, dense BF16 FLOP/s, bytes per second of memory; bytes of its node's host."""
 
     name: str
     memory: float
     flops: float
     bandwidth: float
+    host: float = 2e12
 
 
 SHEETS = (
@@ -35,7 +36,7 @@ SHEETS = (
     GPU("H100", 85e9, 989e12, 3.35e12),
     GPU("H200", 150e9, 989e12, 4.8e12),
     GPU("B200", 191e9, 2250e12, 7.7e12),
-    GPU("GB200", 198e9, 2450e12, 8.0e12),
+    GPU("GB200", 198e9, 2450e12, 8.0e12, host=0.96e12),
 )
 GPUS = {gpu.name: gpu for gpu in SHEETS}
 
@@ -126,8 +127,16 @@ def trainable(run: Setup) -> float:
 def _states(run: Setup) -> States:
     share = trainable(run)
     if run.layout.backend == "dtensor":  # FSDP: float32 weights, gathered by layer in BF16
-        host = 1.0 if run.backend("cpu_offload") else 0.0
-        return States(weight=4, main=0, fully=True, trained=share, on_host=host)
+        host = bool(run.backend("cpu_offload"))
+        return States(
+            weight=4,
+            main=0,
+            fully=True,
+            trained=share,
+            on_host=float(host),
+            host_bytes=8,
+            weights_on_host=host,
+        )
     fp32 = run.backend("distributed_data_parallel_config.grad_reduce_in_fp32")
     aware = run.backend("optimizer.use_precision_aware_optimizer")
     offloaded = run.backend("optimizer.optimizer_offload_fraction") or 0.0
@@ -145,8 +154,11 @@ def _states(run: Setup) -> States:
 
 
 def _recompute(run: Setup) -> Recompute:
+    moves = run.backend("fine_grained_activation_offloading")
+    offloaded = frozenset((run.backend("offload_modules") or ()) if moves else ())
     if not run.backend("activation_checkpointing"):
-        return Recompute()
+        return Recompute(offloaded=offloaded)
     if run.backend("recompute_granularity") == "selective":
-        return Recompute(modules=frozenset(run.backend("recompute_modules") or ["core_attn"]))
-    return Recompute(layers=len(run.model.layers))
+        modules = frozenset(run.backend("recompute_modules") or ["core_attn"])
+        return Recompute(modules=modules, offloaded=offloaded)
+    return Recompute(layers=len(run.model.layers), offloaded=offloaded)

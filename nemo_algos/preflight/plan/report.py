@@ -128,13 +128,14 @@ def tables(
     }
     table = _table("GB on a GPU", *parts)
     for name in dict.fromkeys(name for part in parts.values() for name in part):
-        cells = [f"{part[name] / GB:.1f}" if name in part else "" for part in parts.values()]
-        table.add_row(name, *cells)
+        cells = [f"{part[name] / GB:.1f}" if part.get(name) else "" for part in parts.values()]
+        if any(cells):
+            table.add_row(name, *cells)
     training, *others = (sum(part.values()) / GB for part in parts.values())
     table.add_row("sum", f"{training:.1f}", *(f"{x:.1f}" for x in others), style="bold")
     table.add_row("90 % range", _range(training, "peak", 1))
     memory = f"{p.run.gpu.memory / GB:.0f}"
-    table.add_row("of", memory, memory, memory, "")
+    table.add_row("of", memory, memory, memory, f"{p.run.gpu.host / GB:,.0f}")
     table.add_row()
     yield table
     table = _table("seconds of a step", "")
@@ -151,7 +152,8 @@ def tables(
     yield (
         f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
         f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
-        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
+        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured; so is the host "
+        "memory of a node, unless --host-memory gives it."
     )
     yield _target(p, sums)
     yield _verdict(p, change)
@@ -208,6 +210,8 @@ def _verdict(p: Plan, change: Change | None) -> str:
         )
     keys = " ".join(f"{k}={json.dumps(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
+    if p.trains and p.generates:
+        advice = "offload less, use more nodes, or set --host-memory to what your nodes have"
     return f"[red]{' and '.join(p.misfits)}[/red]; {advice}"
 
 

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterator
 from math import lcm
-from operator import attrgetter
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -101,11 +100,16 @@ def remedy(p: Plan, accepts: Accepts) -> Change | None:
     for name, candidates in {"trains": _training_changes, "generates": _generation_changes}.items():
         if getattr(p, name):
             continue
-        found = _cheapest(p, attrgetter(name), list(candidates(p)), accepts)
+        found = _cheapest(p, _fits(name), list(candidates(p)), accepts)
         if found is None:
             return None
         change |= found
     return change or None
+
+
+def _fits(name: str) -> Callable[[Plan], bool]:
+    """Whether this part of a plan fits, and what is on the host."""
+    return lambda p: getattr(p, name) and p.hosts
 
 
 def _cheapest(
@@ -168,11 +172,9 @@ def layouts(p: Plan, nodes: int, accepts: Accepts, top: int) -> tuple[list[Plan]
     engine: Change = {}
     if not p.generates:
         cures = list(_generation_changes(p))
-        engine = _cheapest(p, attrgetter("generates"), cures, accepts) or {}
+        engine = _cheapest(p, _fits("generates"), cures, accepts) or {}
     tried = [other for change in _layouts(p, nodes) if (other := _with(p, change | engine))]
-    fitting = sorted(
-        (x for x in tried if x.trains and x.generates), key=lambda x: (x.tight, x.step_seconds)
-    )
+    fitting = sorted((x for x in tried if not x.misfits), key=lambda x: (x.tight, x.step_seconds))
     found = list(itertools.islice((x for x in fitting if accepts(x.change)), top))
     return found, "" if found else _reason(tried, fitting)
 

@@ -32,6 +32,7 @@ REDUCING = 15e-6  # of each of a layer's two all-reduces within NVLink
 # and for each doubling of hosts, over InfiniBand or a rack's NVLink
 BETWEEN = 60e-6
 RACK = 25e-6
+ACCEPTED = 0.8  # of the drafts of speculative decoding, each after an accepted one; an assumption
 TAIL = 3  # times the mean: the longest response of a model that was taught to end its answers
 CHAT = re.compile(r"instruct|chat|-it\b", re.IGNORECASE)  # in the name of such a model
 OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
@@ -107,13 +108,20 @@ def generation_seconds(run: Setup, tokens: float) -> float:
     The longest response ends the last wave. Where samples may be `age` steps old, so many steps'
     sequences are generated together.
     """
-    age = run.staleness or 1
+    age = max(1, run.staleness)
     sampled = run.oversampling * run.rollouts
     sequences = age * sampled / max(1, run.layout.generation_replicas)
     allowed = run["policy.generation.vllm_kwargs.max_num_seqs"] or sequences
     at_once = min(sequences, allowed, max(1.0, cached_sequences(run, tokens)))
     rest = (sequences / at_once - 1) * tokens
-    return decoding_step(run, at_once, tokens) * (longest(run, tokens) + rest) / age
+    steps = (longest(run, tokens) + rest) / drafted(run)
+    return decoding_step(run, at_once, tokens) * steps
+
+
+def drafted(run: Setup) -> float:
+    """Tokens of a decoding step: one, and the drafts that the model accepts."""
+    drafts = run["policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens"] or 0
+    return sum(ACCEPTED**n for n in range(drafts + 1))
 
 
 def longest(run: Setup, tokens: float) -> float:
@@ -156,6 +164,12 @@ def compute_seconds(run: Setup, tokens: float) -> tuple[float, float]:
     )
 
 
+def skips_log_probs(run: Setup) -> bool:
+    """Whether no pass computes the trainer's log-probs before the first update."""
+    forced = run["loss_fn.force_on_policy_ratio"] and not run["grpo.seq_logprob_error_threshold"]
+    return bool(forced or run.bypass_mode)
+
+
 def passes(run: Setup) -> int:
     """Passes over each batch."""
     return run[EPOCHS] or 1
@@ -183,7 +197,7 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
     left = on_host(run)["offloaded while generating"] / run.layout.gpus_per_node
     return {
         "generation": generation_seconds(run, tokens),
-        "log-probs": (not run.bypass_mode) * forward,
+        "log-probs": (not skips_log_probs(run)) * forward,
         "reference log-probs": compared * forward,
         "training": trained,
         "optimizer on the host": updating(run),

@@ -77,6 +77,8 @@ class States:
     instances: int = 1  # of the distributed optimizer
     trained: float = 1.0  # share of the parameters with gradients
     on_host: float = 0.0  # share of the optimizer's
+    host_bytes: float = 16  # there: moments, and float32 copies of weight and gradient
+    weights_on_host: bool = False  # with their gradients
     muon: bool = False  # one moment for matrices of layers
     muon_whole: bool = False  # its other parameters lie whole on a rank
 
@@ -96,11 +98,15 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Recompute:
-    """`layers` of each stage, in groups of `group`; or `modules` of every layer."""
+    """`layers` of each stage, in groups of `group`; or `modules` of every layer.
+
+    offloaded: modules whose inputs wait on the host.
+    """
 
     layers: int = 0
     group: int = 1
     modules: frozenset[str] = frozenset()
+    offloaded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from batches import PLAIN, close, make, run
 from says import Says
 
 from nemo_algos.algorithms import methods
-from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.build import build, config_of
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError
+from nemo_algos.config import SHIPPED, ConfigError
 
 EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}
 ERPO_ETR = {"advantages": "erpo", "bounds": "etr"}
@@ -301,3 +301,37 @@ def test_only_the_methods_asked_for_are_imported(code, files):
     prefix = f"{methods.__name__}."
     found = {m.removeprefix(prefix) for m in done.stdout.split() if m.startswith(prefix)}
     assert found - {"zoo"} == files
+
+
+PRESETS = [path.stem for path in SHIPPED.glob("*.yaml") if path.stem not in METHODS]
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if config_of(name)])
+def test_the_name_of_a_shipped_config_says_which_method_it_is(name):
+    block = config_of(name)
+    (said,) = refusals(name)
+    values = " ".join(str(value) for value in block.values())
+    assert said == Says(f"method.name: {name}.yaml {values}") and "did you mean" not in said
+
+
+# methods of other papers
+OTHERS = ["gigpo", "mcpo", "wapo", "cppo", "ripo", "r2vpo", "cfpo", "lpo", "tpo", "mipu", "arpo"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_method_is_no_misspelt_one(name):
+    assert "did you mean" not in refusals(name)[0]
+
+
+TYPOS = {
+    "grpoo": "grpo",
+    "GRPO": "grpo",
+    "dr-grpo": "dr_grpo",
+    "quatr": "quatro",
+    "DrGRPO": "dr_grpo",
+}
+
+
+@pytest.mark.parametrize("name", TYPOS)
+def test_a_misspelt_method_is_guessed(name):
+    assert refusals(name)[0] == Says(f"method.name: {name} did you mean {TYPOS[name]}")

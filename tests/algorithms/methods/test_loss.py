@@ -1,6 +1,7 @@
 """policy_loss worked by hand: two sequences of one prompt, with advantages 1/2 and -1/2."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -70,6 +71,19 @@ def test_kl_has_the_mean_of_the_method(method, weights, kind):
     close(grad - bare, on(*slopes, off=0.0))
     close(loss.stats.sums["kl_loss"], 0.1 * KL_OF[kind] * weights[1])
     close(loss.stats.sums["kl_ref"], KL_OF["k3"])  # the metric is k3 whatever the penalty
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "unbiased"])
+def test_a_penalty_whose_gradient_the_reference_does_not_change_is_warned_of(kind):
+    config = LossConfig(reference_policy_kl_penalty=0.1, reference_policy_kl_type=kind)
+    near, far = (RATIOS.log() - 1 + on(*[apart] * 3) for apart in (0.0, 0.5))
+    slopes = [compute("grpo", RATIOS, vars(config), ref_logprobs=ref)[1] for ref in (near, far)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        config.warn()
+    assert bool(said) == torch.allclose(*slopes)
+    if said:
+        assert str(said[0].message) == Says("loss_fn.reference_policy_kl_type: reference k2")
 
 
 # ---- dual clip

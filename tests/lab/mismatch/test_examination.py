@@ -144,10 +144,101 @@ def test_rare_large_errors_are_not_rounding(folders, plant):
     assert furthest > 2 and str(count) in verdict.found
 
 
+def stale_rows(a):
+    """A rank whose few rows another model sampled."""
+    rollouts = small.sampled(MODEL, 1)
+    for i in (5, 6, 7):
+        there = a["mask"][i]
+        a["sampler_logprobs"][i, there] = small.values(OTHER, rollouts)[i]
+
+
+OUTSIDE = {
+    "a garbled response": garbled,
+    "one token": RARE["one token"],
+    "2 % spikes": RARE["2 % spikes"],
+    "a forced token": forced,
+    "stale rows": stale_rows,
+}
+
+
+@pytest.mark.parametrize("plant", [*OUTSIDE, None])
+def test_what_is_not_recomputed_is_in_the_verdict(folders, plant):
+    """Of 96 responses 8 are recomputed."""
+    arrays = [of_bfloat16(seed) for seed in range(3)]
+    if plant:
+        OUTSIDE[plant](arrays[1])
+    dumps = [from_arrays(a) for a in arrays]
+    verdict = with_model(dumps, examine(dumps, folders[0], count=8))
+    assert verdict.verdict == ("unknown" if plant else "clean")
+    assert (32 <= verdict.worst[0]["response"] < 64) or not plant
+
+
 def test_a_change_of_both_sides_is_the_runs_own(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
     values = small.values(MODEL, rollouts, lambda z: z / 0.7)
     assert names(examine([small.dump(rollouts, values, values)], folders[0])) == []
+
+
+def kept(keep):
+    """A filter: keep(probabilities in order) says which stay."""
+
+    def change(z):
+        p, order = z.softmax(-1).sort(-1, descending=True)
+        return z.masked_fill(~keep(p).gather(-1, order.argsort(-1)), -torch.inf)
+
+    return change
+
+
+SHARED = {
+    "top_p 0.9": kept(lambda p: p.cumsum(-1) - p < 0.9),
+    "top_p 0.7": kept(lambda p: p.cumsum(-1) - p < 0.7),
+    "top_k 5": kept(lambda p: torch.arange(p.shape[-1]).expand_as(p) < 5),
+    "temperature 0.15": lambda z: z / 0.15,
+    "temperature 0.25": lambda z: z / 0.25,
+    "temperature 3.5": lambda z: z / 3.5,
+}
+
+
+@pytest.mark.parametrize("dropped", [-np.inf, 0.0])  # NeMo-RL writes 0
+@pytest.mark.parametrize("shared", SHARED)
+def test_what_both_sides_do_alike_is_no_mismatch(folders, shared, dropped):
+    """At a filter's edge rounding decides, and the trainer may drop a token that was drawn."""
+    change = SHARED[shared]
+    made = in_bfloat16(Network(MODEL, None)).model
+    rollouts = small.sampled(made, 0, lambda z: change(z.float()))
+    sampler, trainer = (small.values(m, rollouts, change) for m in (made, MODEL))
+    trainer = [row.nan_to_num(neginf=dropped) for row in trainer]
+    dumps = [small.dump(rollouts, sampler, trainer)]
+    verdict = with_model(dumps, examine(dumps, folders[0], [folders[1]]))
+    assert verdict.verdict == "clean" and shared in verdict.found
+
+
+SCALINGS = [
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+]
+
+
+@pytest.mark.parametrize("scaling", some_of(SCALINGS, 2))
+@pytest.mark.parametrize("side", some_of(["sampler", "trainer"], 1))
+def test_a_rotary_scaling_of_one_side_alone_is_named(tmp_path, scaling, side):
+    plain = small.model(max_position_embeddings=64)
+    rope = plain.config.rope_parameters
+    scaled = small.model(max_position_embeddings=64, rope_parameters={**rope, **scaling})
+    sampler, trainer = (scaled, plain) if side == "sampler" else (plain, scaled)
+    found = examine([dump(sampler, trainer=trainer)], small.saved(plain, tmp_path))
+    (cause,) = found.causes
+    assert (cause.side, cause.name) == (side, "rope_scaling")
+    assert cause.parameter["rope_type"] == scaling["rope_type"]
+    assert cause.parameter["factor"] == pytest.approx(scaling["factor"], rel=0.05)
 
 
 def test_greedy_tokens_of_which_some_are_ties_have_no_temperature(folders):

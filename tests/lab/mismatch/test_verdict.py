@@ -190,6 +190,7 @@ PLANTS = {
     "one id": (lambda a: a["tokens"] == 7, "token id", "7"),
     "long prompts": (lambda a: a["prompt_length"][:, None] > 24, "prompt length", (25, 40)),
     "one prompt": (lambda a: ROW // 4 == 3, "prompt of response", "12"),
+    "two prompts": (lambda a: np.isin(ROW // 4, (2, 7)), "prompt of response", "8, 28"),
     "old weights": (lambda a: a["weights_version"][:, None] == 7, "age of the weights", "2"),
 }
 
@@ -213,6 +214,17 @@ def test_what_the_tokens_share_stands_alone(name, seed):
     else:
         assert np.allclose([*map(int, bucket.values.split(" to "))], values, atol=15)
     assert bucket.mean > 4 * bucket.elsewhere
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_no_guess_contradicts_where_the_difference_is(name):
+    """The sampler gives the tokens there a higher probability, and both sides agree elsewhere."""
+    a = arrays(0, noise=0)
+    there = PLANTS[name][0](a)
+    a[SAMPLER] = np.where(there, 0.7 * a[TRAINER], a[TRAINER])
+    verdict = diagnose([from_arrays(a)])
+    guesses = {cause.name for cause in verdict.causes} | {*verdict.candidates}
+    assert guesses and not guesses & {"top_p", "top_k", "min_p", "vocabulary_padding"}
 
 
 @pytest.mark.parametrize("seed", some_of(range(5), 2))

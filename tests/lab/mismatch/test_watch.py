@@ -100,9 +100,10 @@ def hot(tmp_path):
 def test_the_command_names_shows_and_says_what_to_do(hot):
     result = invoke("mismatch", hot)
     assert result.exit_code == 0
-    first, second, cause, last = result.output.splitlines()
+    first, second, *worst, more, cause, last = result.output.splitlines()
     assert first == Says("base 100%")
     assert second.startswith("600 tokens of 30 responses, mean |d| ")
+    assert len(worst) == 5 and more == Says("20 --json --html")
     assert cause == Says("log_base 2 sampler 100%")
     assert last == Says("next: nats")
 

@@ -55,6 +55,27 @@ def test_the_table_is_what_transformers_builds(name):
     assert facts(configs()[name], name) == table()[name]
 
 
+SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 128}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+# mixers whose cache no attention has; experts that outweigh them in the sum of parameters
+UNSEEN = {
+    "kimi_linear": {},
+    "longcat_flash": {"num_layers": 2},
+    "minimax": SMALL,
+    "zamba2": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"], **SMALL},
+    "deepseek_v2": {"num_experts_per_tok": None},
+    "deepseek_v3": {"num_experts_per_tok": None},
+}
+
+
+@pytest.mark.parametrize("family", UNSEEN)
+def test_what_the_model_of_memory_does_not_know_is_refused_in_a_sentence(family):
+    with pytest.raises(ValueError, match="`plan` does not support the modules") as refusal:
+        facts({"model_type": family, **UNSEEN[family]}, family)
+    assert "\n" not in str(refusal.value)
+
+
 # vision, audio, and what came after the table: `check` judges no layout of them
 UNKNOWN = {
     *("Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2.5-Omni-7B"),

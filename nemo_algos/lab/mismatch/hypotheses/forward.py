@@ -25,6 +25,8 @@ from nemo_algos.lab.mismatch.network import (
 )
 
 Array = np.ndarray
+# rotary scalings, and the numbers that one needs besides its factor
+SCALINGS = {"linear": {}, "yarn": {}, "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
 
 
@@ -230,12 +232,27 @@ def rope_base(case: Case, attempt: Attempt) -> None:
 
 
 def rope_scaling(case: Case, attempt: Attempt) -> None:
-    """Positions are divided by a factor (linear), or the model's own scaling is lost."""
-    if rope := _rope(case):
-        linear = lambda by: _rotary(case, rope_type="linear", factor=by)  # noqa: E731
-        search_grid(attempt, "factor", (0.5, 2.0, 4.0, 8.0), linear)
-        if rope.get("rope_type", "default") != "default":
-            attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
+    """Positions are divided by a factor (linear, YaRN, Llama 3), or the model's own is lost.
+
+    The length before a scaling is the folder's, or what its longest is a multiple of.
+    """
+    rope = _rope(case)
+    if not rope:
+        return
+    if rope.get("rope_type", "default") != "default":
+        attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
+    longest = case.network.model.config.max_position_embeddings
+    original = rope.get("original_max_position_embeddings", longest)
+    for kind, ends in SCALINGS.items():
+        of_kind = lambda found, change, kind=kind: attempt(  # noqa: E731
+            {"rope_type": kind, **found}, change
+        )
+        scaled = lambda by, kind=kind, ends=ends, length=original: _rotary(  # noqa: E731
+            case, rope_type=kind, factor=by, original_max_position_embeddings=length, **ends
+        )
+        search_grid(of_kind, "factor", (0.5, 2.0, 4.0, 8.0), scaled)
+        for by in (2.0, 4.0, 8.0) if kind != "linear" else ():
+            of_kind({"factor": by}, scaled(by, length=int(original / by)))
 
 
 def attention_scale(case: Case, attempt: Attempt) -> None:

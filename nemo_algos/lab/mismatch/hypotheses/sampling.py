@@ -15,7 +15,7 @@ from nemo_algos.lab.mismatch.hypotheses.records import CAP, Record, error, minim
 from nemo_algos.lab.mismatch.network import Logits
 
 Array = np.ndarray
-TEMPERATURES = np.geomspace(0.3, 3, 24)
+TEMPERATURES = np.geomspace(0.1, 5, 36)
 CUTS = {  # of each filter, from the weakest on
     "top_p": 1 - np.geomspace(0.002, 0.8, 60),
     "top_k": np.unique(np.geomspace(1, 400, 60).astype(int)),
@@ -94,6 +94,14 @@ class Kept:
         """Log-probs of what the filter keeps."""
         mass = np.take_along_axis(self.mass, self.last(name, value)[:, None], 1)[:, 0]
         return self.logprobs - np.log(np.maximum(mass, 1e-300))
+
+
+def dropped(logits: Logits, found: Parameters) -> Array:
+    """Whether the filters of these parameters drop the token that was drawn [N]."""
+    out = np.zeros(len(logits.rank), bool)
+    for name in CUTS.keys() & found.keys():
+        out |= logits.rank > Kept(logits).last(name, found[name][name])
+    return out
 
 
 def _filtered(name: str) -> Sampling:
@@ -214,6 +222,9 @@ def _biased(logits: Logits, found: Parameters) -> Array:
     ids = np.array(parameter["ids"])
     x = np.exp(parameter["bias"]) if "bias" in parameter else LEAST
     return Biased(logits, ids).logprobs(np.full(len(ids), x))
+
+
+NAMES = {"temperature", "banned_tokens", "logit_bias", "vocabulary_padding", *CUTS, *PENALTIES}
 
 
 def widened(logits: Logits, log_mass: float) -> Array:

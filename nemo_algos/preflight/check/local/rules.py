@@ -15,6 +15,7 @@ from nemo_algos.engines.local.schema import (
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.both_engines import (
     group_of_one,
+    kl_without_anchor,
     tracked_project,
     vanishing_weights,
 )
@@ -312,6 +313,6 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     model_fits_task, shape, experts, unread, lora, puzzle,
     support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
-    one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts,
-    tracked_project, unit_rewards, teacher,
+    kl_without_anchor, one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one,
+    reward_parts, tracked_project, unit_rewards, teacher,
 )  # fmt: skip
