@@ -309,7 +309,10 @@ class MethodTrainer(GRPOTrainer):
         signals = self.algorithm.signals(whole, kept.get(MEMORY, {}))
         if self.model.training and signals.memory:  # a callback that nobody has is warned of
             kept[MEMORY] = signals.memory
-        self._log(signals.metrics)
+        exact = {}
+        if whole.entropy is not None:
+            exact["entropy/exact"] = float(whole.entropy[whole.mask].mean())
+        self._log({**exact, **signals.metrics})
         self._coefficients[self.model.training] = self._term_weights(whole, signals)
         shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
         log = self._logs["advantages"]

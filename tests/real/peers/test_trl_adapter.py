@@ -15,9 +15,11 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 import trl_runs
 from datasets import Dataset
 from peft import LoraConfig
@@ -25,10 +27,11 @@ from says import Says
 from trl import GRPOConfig, GRPOTrainer
 from trl_runs import GROUP, one_thread, saved, settings, trainer, trajectory  # noqa: F401
 
-from nemo_algos import ConfigError, build
+from nemo_algos import ConfigError, build, policy_loss
 from nemo_algos.algorithms import core
 from nemo_algos.engines.adapters import trl as adapter
 
+oracle = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "golden" / "oracle.py")))
 COMBINED = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr"}}
 MARGIN = 0.08  # found: 0.138 to 0.182
 
@@ -75,6 +78,96 @@ def test_our_loss_is_trls(pair, model, monkeypatch):
     assert len(losses[0]) == 40 and losses[0].abs().max() > 1e-2
     torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
     assert max(row["clip/fraction"] for row in logs[1]) > 0
+
+
+def erpo_etr(batch, p):
+    """ERPO's advantages and mean of all tokens, ETR's radius."""
+    A = oracle.erpo(batch, p).A
+    own = oracle.group_advantages(batch)
+    share = oracle.pooled(batch, lambda R: [sum(x > 1e-6 for x in R) / len(R)] * len(R))
+    radius = 0.2 + 0.1 * own.tanh() + 0.1 * 4 * share * (1 - share)
+    J = oracle.clipped(oracle.token_ratio(batch), A, radius, radius)
+    return oracle.averaged(batch, J, A, "token")
+
+
+def cases_by_formula():
+    """By name: the block, the formula, its parameters."""
+    found = {
+        "erpo+etr": (COMBINED, erpo_etr, {**oracle.CLIP, **oracle.ERPO, "progress_scale": 0.1})
+    }
+    for function, p in oracle.METHODS:
+        name = function.__name__
+        if name in ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "cispo"):
+            found.setdefault(name, ({"name": name, **p}, function, p))
+    return found
+
+
+def at_most_8(prompts, trainer):
+    """Completions as long as the oracle's rows."""
+    made = trl_runs.given(prompts, trainer)
+    cut = ("completion_ids", "logprobs", "env_mask")
+    return made | {name: [row[:8] for row in made[name]] for name in cut}
+
+
+@pytest.mark.parametrize("name", cases_by_formula())
+def test_bounds_in_play_are_the_formulas(name, model, monkeypatch):
+    """Steps so large that tokens are clipped: every update's loss and gradient in float64."""
+    method, formula, params = cases_by_formula()[name]
+    seen = []
+
+    def spied(algorithm, logprobs, rollouts, *given):
+        loss = policy_loss(algorithm, logprobs, rollouts, *given)
+        gradient = torch.autograd.grad(loss.value, logprobs, retain_graph=True)[0]
+        seen.append((rollouts, logprobs.detach(), loss, gradient))
+        return loss
+
+    monkeypatch.setattr(adapter, "policy_loss", spied)
+    rate = 0.05 if name == "quatro" else 0.5  # whose products of ratios no bound holds
+    large = {"optim": "sgd", "learning_rate": rate, "max_grad_norm": 0.0, "max_steps": 5}
+    args = settings(model, num_iterations=4, num_generations=4, **large, **cut(oracle.ROWS, 1))
+    trainer(model, args, method, rollout_func=at_most_8, reward_funcs=trl_runs.even).train()
+    assert len(seen) == 5
+    torch.set_default_dtype(torch.float64)
+    try:
+        for rollouts, logprobs, loss, gradient in seen:
+            batch = oracle.Batch(inputs_of(rollouts, logprobs))
+            value = -formula(batch, params).J
+            (wanted,) = torch.autograd.grad(value, batch.logprobs)
+            assert loss.value.item() == pytest.approx(value.item(), rel=1e-3, abs=1e-5)
+            error = (gradient.double() - wanted[:, : gradient.shape[1]])[rollouts.mask].norm()
+            assert error <= 1e-3 * wanted.norm() and wanted.any(), name
+    finally:
+        torch.set_default_dtype(torch.float32)
+    clipped = [each[2].stats.summary()["clip/fraction"] for each in seen]
+    assert name == "quatro" or clipped[3] > 0.05  # the fourth update of a batch
+
+
+def inputs_of(rollouts, logprobs):
+    """As the oracle has them."""
+    tokens = {k: getattr(rollouts, k) for k in ("old_logprobs", "ref_logprobs", "entropy")}
+    tokens = {k: torch.zeros_like(logprobs) if x is None else x for k, x in tokens.items()}
+    tokens |= {"mask": rollouts.mask.long(), "logprobs": logprobs, "gen_logprobs": logprobs}
+    tokens = {k: F.pad(x, (0, oracle.STEPS - x.shape[1])) for k, x in tokens.items()}
+    rows = {"group": rollouts.group.tolist(), "rewards": rollouts.rewards.tolist()}
+    nothing = {"prompt": [""] * len(rollouts), "parts": {}, "drift": [0.0] * len(rollouts)}
+    return {k: x.double().tolist() for k, x in tokens.items()} | rows | nothing
+
+
+@pytest.mark.parametrize("where", ["attention", "lora"])
+def test_one_update_has_ratios_of_1_whatever_the_dropout(where, model):
+    tight = {"name": "gspo", "clip_low": 3e-4, "clip_high": 4e-4}
+    args = {"model_init_kwargs": {"dtype": "float32", "attention_dropout": 0.2}}
+    peft = None
+    if where == "lora":
+        args = {}
+        own = {"lora_dropout": 0.2, "target_modules": "all-linear", "init_lora_weights": False}
+        peft = LoraConfig(r=4, **own)
+    run = trainer(model, settings(model, max_steps=3, **args), tight, peft_config=peft)
+    run.train()
+    for row in run.state.log_history[:-1]:
+        assert (row["ratio/max"], row["clip/fraction"]) == (1.0, 0.0)
+    with pytest.warns(UserWarning, match="dropout"):
+        trainer(model, settings(model, num_iterations=2, **args), tight, peft_config=peft)
 
 
 LEARNERS = ["etr", "quatro", "erpo", "apmpo", COMBINED, {"name": "gspo", "bounds": "etr"}]
@@ -194,7 +287,7 @@ def test_the_runs_go_somewhere(whole, model):
     for name, run in whole.items():
         moved = max(float((run["weights"][k] - start[k]).abs().max()) for k in start)
         assert moved > 1e-3, name
-        assert {"ratio/mean", "entropy/exact", "kl/old"} <= run["logs"][-1].keys()
+        assert {"ratio/mean", "entropy/updated", "kl/old"} <= run["logs"][-1].keys()
         assert 0 < run["logs"][0]["rollouts/masked_share"] < 1
     assert whole["erpo+etr, 2 iteration(s)"]["logs"][1]["clip/fraction"] > 0
     assert whole["erpo+etr, 1 iteration(s)"]["logs"][1]["erpo/gate"] > 0
@@ -440,8 +533,10 @@ def test_a_trl_that_trains_without_our_loss_is_refused(
 
 def test_the_method_is_recorded_for_the_report(model, tmp_path):
     block = {"name": "etr", "micro": 0.05}
-    made = trainer(model, settings(tmp_path), block)
-    config = json.loads((Path(made.args.output_dir) / "nemo_algos.json").read_text())["config"]
+    made = trainer(model, settings(model, output_dir=str(tmp_path), max_steps=1), block)
+    assert not [*tmp_path.iterdir()]  # another run's folder may be looked at
+    made.train()
+    config = json.loads((tmp_path / "nemo_algos.json").read_text())["config"]
     assert config["method"] == block and config["grpo"] == {"seed": 42}
     assert config["trl"]["learning_rate"] == 1e-3 and "output_dir" not in config["trl"]
 
