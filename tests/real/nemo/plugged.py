@@ -15,6 +15,7 @@ from rounding import rounding
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
@@ -172,8 +173,8 @@ def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
 
 def embedded(
     plugged: Plugged, step: int, epochs: int = 1
-) -> tuple[list[dict[str, float]], list[float], Tensor]:
-    """The step again with our own engine's loss: each update's summary and gradient norm, weights.
+) -> tuple[list[Stats], list[float], Tensor]:
+    """The step again with our own engine's loss: each update's statistics and norm, the weights.
 
     epochs: passes over the batch. Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards;
     signals are computed anew.
@@ -184,7 +185,7 @@ def embedded(
     rollouts, _ = plugged.algorithm.correct(rollouts)
     signals = plugged.algorithm.signals(rollouts, {})
     optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
-    summaries, norms = [], []
+    stats, norms = [], []
     for start in [*range(0, 16, 4)] * epochs:
         rows = slice(start, start + 4)
         optimizer.zero_grad()
@@ -196,14 +197,15 @@ def embedded(
         limit = plugged.run.config.policy["max_grad_norm"]
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))
         optimizer.step()
-        summaries.append(loss.stats.summary())
+        stats.append(loss.stats)
     weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    return summaries, norms, weights
+    return stats, norms, weights
 
 
 def assert_embedded(plugged: Plugged, *metrics: str) -> list[dict[str, float]]:
     """The first step's weights, gradient norm and these metrics are `embedded`'s, and returned."""
-    summaries, norms, weights = embedded(plugged, 0)
+    stats, norms, weights = embedded(plugged, 0)
+    summaries = [each.summary() for each in stats]
     near = rounding(UPDATES)
     after = torch.nn.utils.parameters_to_vector(plugged.proxy.models[1].parameters()).detach()
     torch.testing.assert_close(after, weights, rtol=0, atol=near)

@@ -34,6 +34,7 @@ from plugged import (
 )
 from rounding import rounding
 
+from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.estimator import OUTCOMES, result_type, tensor_of
 from nemo_algos.engines.nemo.patches import FACTORY, previous_logprobs_skipped
@@ -126,6 +127,23 @@ def test_the_first_step_is_the_embedded_engines(name: str, trained: Callable[...
         assert clipped[0] == 0 and max(clipped) > 0.02  # the first update is on policy
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_means_the_same_in_both_engines(name: str, trained: Callable[..., Plugged]) -> None:
+    """All that both log of a step of four updates, and the embedded engine's sums are of all."""
+    plugged = trained(name)
+    stats, norms, _ = embedded(plugged, 0)
+    ours = sum(stats, Stats.empty()).summary(updates=UPDATES)
+    theirs = plugged.run.logger.kept["train"][1]
+    both = sorted({*ours} & {*theirs})
+    assert {"loss", "clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"} <= {*both}
+    near = rounding(UPDATES)
+    assert theirs["loss"] == pytest.approx(ours["loss"], rel=near, abs=near)
+    for metric in both:  # NeMo-RL averages the updates' shares, whose tokens are not as many
+        assert theirs[metric] == pytest.approx(ours[metric], rel=0.25, abs=0.02), metric
+    # documented: NeMo-RL logs the last update's, the embedded engine the mean
+    assert theirs["grad_norm"] == pytest.approx(norms[-1], rel=10 * near)
+
+
 @pytest.mark.parametrize(("name", "mode"), [("etr", "packed"), ("quatro", "fused")])
 def test_a_second_pass_is_over_the_same_batch(name: str, mode: str, tmp_path: Path) -> None:
     """Eight updates to the same old log-probs, advantages and bounds, by one call of the policy."""
@@ -133,7 +151,7 @@ def test_a_second_pass_is_over_the_same_batch(name: str, mode: str, tmp_path: Pa
     plugged = Plugged(tmp_path, METHODS[name], overrides, mode=mode, epochs=2).train()
     (call,) = plugged.estimator.calls
     assert len(call["rewards"]) == 16 == len(plugged.proxy.batches[0]["advantages"])
-    summaries, norms, weights = embedded(plugged, 0, epochs=2)
+    stats, norms, weights = embedded(plugged, 0, epochs=2)
     once = embedded(plugged, 0)[2]
     near = rounding(2 * UPDATES)
     assert (weights - once).abs().max() > 100 * near
@@ -141,7 +159,7 @@ def test_a_second_pass_is_over_the_same_batch(name: str, mode: str, tmp_path: Pa
     (norm,), (loss,) = (plugged.series("train", key) for key in ("grad_norm", "loss"))
     steep = 30 * near  # both grow with what the updates before have put apart
     assert norm == pytest.approx(norms[-1], rel=steep)
-    assert loss == pytest.approx(sum(s["loss"] for s in summaries) / 8, rel=steep, abs=near)
+    assert loss == pytest.approx(sum(s.summary()["loss"] for s in stats) / 8, rel=steep, abs=near)
 
 
 @pytest.mark.parametrize("name", ["etr", "quatro", "erpo", "apmpo"])
