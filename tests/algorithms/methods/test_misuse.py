@@ -285,6 +285,7 @@ def test_what_a_method_would_spread_over_a_group_is_finite(field):
     row, position = rollouts.mask.nonzero()[0].tolist()
     values = values.where(rollouts.mask, 0.0)
     values[row, position] = torch.nan
+    rollouts = replace(rollouts, old_logprobs=rollouts.old_logprobs.where(rollouts.mask, 0.0))
     with pytest.raises(ValueError, match=f"the {field} of a response token is not finite"):
         algorithm.signals(replace(rollouts, **{field: values}))
 
