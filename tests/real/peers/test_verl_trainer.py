@@ -23,7 +23,7 @@ STEPS, MINI = 2, 8  # sequences of an optimizer batch: half of a rollout batch
 LOSS = LossConfig(reference_policy_kl_penalty=0.01)
 CLIP = 0.05  # close enough for these steps to reach
 METHOD = {"advantages": "erpo", "bounds": {"name": "etr", "clip_base": CLIP, "micro": CLIP / 2}}
-SHOWN = ("loss", "kl_loss", "grad_norm", "clip/fraction", "kl/old", "kl/ref", "entropy/exact")
+SHOWN = ("loss", "kl_loss", "grad_norm", "clip/fraction", "kl/old", "kl/ref", "entropy/updated")
 CPU = {
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
