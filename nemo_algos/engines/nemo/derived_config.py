@@ -14,7 +14,8 @@ OURS = ("engine", "method", "nemo_rl", *SHARED)
 EPOCHS = "grpo.num_update_epochs"
 TRACE = "logger.trace_period"
 TRACED = "logger.traced_prompts"
-AMONG = (EPOCHS, TRACE, TRACED)
+NONFINITE = "loss_fn.on_nonfinite"  # read by `AlgorithmLoss`
+AMONG = (EPOCHS, TRACE, TRACED, NONFINITE)
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.patches.given"

@@ -185,6 +185,8 @@ def train(
             own["processor"] = processor
         stack.enter_context(gym.watched(servers))
         train(**versions.arguments(train, made | own))
+        if watched.stopped:  # v0.7.0's asynchronous trainer prints it, and ends
+            raise watched.stopped
 
 
 def prepare(master_config: Any) -> tuple[Any, Any]:

@@ -33,7 +33,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import columns, environment, trial, versions
+from nemo_algos.engines.nemo import columns, environment, nonfinite, trial, versions
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import shut_down
@@ -73,11 +73,13 @@ class StepProxy(PolicyProxy):
         return train(*args, **kwargs | fetched_fields(train, self._estimator, kwargs))
 
     def finish_train_step(self) -> dict[str, Any]:
-        """Compare, log and finish the step. Raises FloatingPointError first, as `Watch.of` says."""
+        """Compare, log and finish the step. Raises FloatingPointError as `PolicyProxy.train`."""
         chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
-        self._begin_step(join(chunks))
+        joined = join(chunks)
+        self._begin_step(joined)
+        self._require_finite(nonfinite.in_batch(joined))
         results = self._logged(self._policy.finish_train_step())
         if self._due:
             trained = [read | own for read, own in zip(chunks, written, strict=True)]
