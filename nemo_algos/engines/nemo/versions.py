@@ -11,6 +11,8 @@ from typing import Any, get_args, get_type_hints
 
 import nemo_rl
 
+from nemo_algos.config import ConfigError, Finding
+
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
 GRPO = "nemo_rl.algorithms.grpo"
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples"
@@ -51,31 +53,28 @@ ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take severa
 
 
 def check() -> None:
-    """Raises ImportError with everything that is missing or has other parameters."""
+    """Raises ConfigError with everything that is missing or has other parameters."""
     refuse([p for module, name, wanted in BOUND for p in _parameters(module, name, wanted)])
     refuse(_missing(SETUP))
 
 
 def check_controller() -> None:
-    """Raises ImportError where the single controller's setup is not the one we know."""
+    """Raises ConfigError where the single controller's setup is not the one we know."""
     refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
 
 
 def check_gym() -> None:
-    """Raises ImportError where NeMo-RL's setup does not start NeMo Gym as we know it."""
+    """Raises ConfigError where NeMo-RL's setup does not start NeMo Gym as we know it."""
     where = "nemo_rl.environments.nemo_gym"
     refuse([*_parameters(where, "setup_nemo_gym_config", ("config", "tokenizer"))])
     refuse(_missing(OF_GYM))
 
 
 def refuse(problems: list[str]) -> None:
-    """Raises ImportError where there are any."""
+    """Raises ConfigError where there are any."""
     if problems:
-        raise ImportError(
-            "\n  ".join(
-                [f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):", *problems]
-            )
-        )
+        first = f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):"
+        raise ConfigError([Finding("engine", "\n  ".join([first, *problems]))])
 
 
 def setup_result(

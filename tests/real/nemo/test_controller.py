@@ -60,7 +60,7 @@ def test_what_is_gone_is_named_before_ray(
     for place in [owner] if owner is not module.Stock else [module.wrapped, module.Stock]:
         if name in vars(place):  # Ray's class has wrappers of the methods of NeMo-RL's
             monkeypatch.delattr(place, name)
-    with pytest.raises(ImportError, match=name):
+    with pytest.raises(ConfigError, match=name):
         launch.check(master)
 
 
@@ -71,7 +71,7 @@ def test_another_script_is_named_before_ray(
     script = tmp_path / "run_grpo_single_controller.py"
     script.write_text(text)
     monkeypatch.setattr(module, "SCRIPT", script)
-    with pytest.raises(ImportError, match=r"run_grpo_single_controller\.py .*liveness_watch"):
+    with pytest.raises(ConfigError, match=r"run_grpo_single_controller\.py .*liveness_watch"):
         launch.check(run()[0])
 
 

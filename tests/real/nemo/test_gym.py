@@ -119,7 +119,7 @@ def test_a_setup_that_starts_no_servers_is_refused_for_gym_alone(monkeypatch):
     setup.__annotations__["return"] = tuple[tuple(types)]
     monkeypatch.setattr(launch.grpo, "setup", setup)
     versions.check()
-    with pytest.raises(ImportError, match="returns no nemo_gym"):
+    with pytest.raises(ConfigError, match="returns no nemo_gym"):
         versions.check_gym()
 
 
