@@ -1,9 +1,7 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +22,7 @@ NO_NEMO_RL = (
 )
 USUAL = "runs/${method_name:${oc.select:method,run}}"  # as configs/local.yaml has it
 NO_CONFIG = "CONFIG is missing. Name one, such as: nemo-algos train etr.yaml"
+# our own ends of a run, and what is wrong with the cluster
 ENDS = (ConfigError, FloatingPointError, BrokenExecutor)
 FOREIGN = "is code or a server that only the run folder names, and the folder may be a stranger's"
 
@@ -96,22 +95,12 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
         raise _error(f"the installed NeMo-RL lacks what a run needs: {error}", "engine") from None
     judged = compose(merged)
     loss = launch.ready(judged, Console(highlight=False))
-    with _traceback_kept():
-        launch.run(judged, loss)
-
-
-@contextmanager
-def _traceback_kept() -> Iterator[None]:
-    """What fails within is no wrong input: it ends with its traceback, and exit status 1.
-
-    Only our own ends of a run stay sentences, and what is wrong with the cluster.
-    """
     try:
-        yield
+        launch.run(judged, loss)
     except Exception as error:
         if type(error) in ENDS:
             raise
-        traceback.print_exc()
+        traceback.print_exc()  # no wrong input any more
         raise typer.Exit(1) from None
 
 

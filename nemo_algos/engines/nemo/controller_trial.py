@@ -8,7 +8,6 @@ import asyncio
 import tempfile
 from typing import Any
 
-import torch
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
 from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
 from nemo_rl.algorithms.single_controller_utils import setup
@@ -20,6 +19,12 @@ from nemo_algos.engines.nemo.policy import ENTROPY, columns_registered
 from nemo_algos.engines.nemo.single_controller import ControllerImpl
 
 PARTITION = "train"
+# by forward passes between the rollouts and the stage
+FORWARDS = {
+    "prev_logprobs": trial.OLD,
+    "reference_policy_logprobs": trial.REFERENCE,
+    ENTROPY: trial.ENTROPIES,
+}
 
 
 def step(master_config: Any, estimator: Estimator, loss: Any) -> tuple[float, float]:
@@ -72,31 +77,26 @@ async def _stage(config: Any, args: Any, policy: Any, loss: Any) -> None:
     policy.prepare_step(num_samples=2, group_size=2)
     policy.begin_train_step(loss)
     group = args.tq_buffer.reserve(weight_version=0)
-    meta = await args.tq_buffer.commit(
-        group, _record(), start_weight_version=0, end_weight_version=0
-    )
-    forwards = {"prev_logprobs": trial.OLD, "reference_policy_logprobs": trial.REFERENCE}
-    await controller._write(meta, forwards | {ENTROPY: trial.ENTROPIES})
+    record, width = _record()
+    meta = await args.tq_buffer.commit(group, record, start_weight_version=0, end_weight_version=0)
+    columns = {name: trial.widened(values, width) for name, values in FORWARDS.items()}
+    await controller._write(meta, columns)
     meta, _ = await controller._advantage_stage(meta)
     fields = getattr(controller, "_train_fields", None)  # of a NeMo-RL that fetches by name
     named = {"train_fields": fields} if fields else {}
     controller._trainer.train_microbatches_from_meta(meta, **named)
 
 
-def _record() -> Any:
-    """The group of the trial's two responses, as NeMo-RL's rollouts give it."""
-    prompt = {"role": "user", "content": "", "token_ids": torch.tensor(trial.PROMPT)}
-    completions = []
-    for mask, logprobs, reward in zip(trial.MASK, trial.SAMPLER, trial.REWARDS, strict=True):
-        written = mask.bool()
-        response = {
-            "role": "assistant",
-            "content": "",
-            "token_ids": torch.full((int(mask.sum()),), 5),
-            "generation_logprobs": logprobs[written],
-        }
-        log = [dict(prompt), response]
-        own = {"message_log": log, "env_extras": {}, "truncated": False, "reward": float(reward)}
-        completions.append(trial.filled(Completion, own))
-    own = {"prompt": [prompt], "completions": completions, "prompt_idx": 0, "loss_multiplier": 1.0}
-    return trial.filled(PromptGroupRecord, own | {"extra_env_info": {}, "metadata": {}})
+def _record() -> tuple[Any, int]:
+    """The group of the trial's two responses, and the tokens of its longest row."""
+    rows = trial.rolled_out()
+    pairs = zip(rows["message_log"], rows["total_reward"].tolist(), strict=True)
+    own = {"env_extras": {}, "truncated": False}
+    completions = [
+        trial.filled(Completion, own | {"message_log": log, "reward": reward})
+        for log, reward in pairs
+    ]
+    group = {"completions": completions, "prompt": rows["message_log"][0][:1], "metadata": {}}
+    group |= {"prompt_idx": 0, "loss_multiplier": 1.0, "extra_env_info": {}, "rollout_metrics": {}}
+    width = max(sum(len(m["token_ids"]) for m in log) for log in rows["message_log"])
+    return trial.filled(PromptGroupRecord, group), width

@@ -116,27 +116,22 @@ def record(folder: Path, stated: Mapping[str, Any]) -> None:
 
 def check(master_config: Any, algorithm: Algorithm) -> None:
     """Raises ConfigError where this NeMo-RL is not one that we can serve; before Ray."""
+    if uses_gym(master_config.env):
+        versions.check_gym()
     name, step = trial_of(master_config)
     try:
         rehearse(master_config, algorithm)
     except Exception as error:  # whatever NeMo-RL's code raises
         versions.refuse([f"before {name}: {type(error).__name__}: {error}", self_test.SKIP])
-    penalty = master_config.loss_fn.reference_policy_kl_penalty
-    self_test.check(name, step, penalty=penalty, remembers="prompt" in algorithm.needs)
+    self_test.check(name, step, master_config.loss_fn.reference_policy_kl_penalty)
 
 
 def trial_of(master_config: Any) -> tuple[str, self_test.Step]:
-    """The name of NeMo-RL's trainer for this config, and its step.
-
-    Raises ConfigError where what no step runs is not the one we know.
-    """
+    """The name of NeMo-RL's trainer for this config, and its step."""
     if uses_single_controller(master_config):
-        from nemo_algos.engines.nemo import controller_trial, single_controller
+        from nemo_algos.engines.nemo import controller_trial
 
-        single_controller.check()
         return "the single controller", functools.partial(controller_trial.step, master_config)
-    if uses_gym(master_config.env):
-        versions.check_gym()
     chosen = trainer(master_config)
     function = getattr(chosen, "func", chosen)
     return function.__name__, functools.partial(trial.step, function)
@@ -151,24 +146,18 @@ def rehearse(master_config: Any, algorithm: Algorithm) -> None:
     tokenizer = trial.tokenizer()
     prepare(config, tokenizer)
     factory = policy_factory(config, algorithm)
-    inspect.signature(factory or grpo.setup)  # ValueError where a partial's argument is unknown
+    if factory:
+        inspect.signature(factory)  # ValueError where it takes no argument of the name
     estimator_of(algorithm, config, tokenizer, trial.START)
     if uses_single_controller(config):
-        from nemo_rl.algorithms.single_controller_utils.setup import setup_single_controller
+        from nemo_algos.engines.nemo import single_controller
 
-        inspect.signature(setup_single_controller).bind(config, tokenizer)
+        single_controller.rehearse(config, tokenizer, factory)
         return
-    data = inspect.signature(setup_response_data)
-    if uses_gym(config.env):
-        data.bind(tokenizer, config.data, env_configs=None)
-    else:
-        data.bind(tokenizer, config.data, config.env, is_vlm=False)
-    inspect.signature(grpo.setup).bind(config, tokenizer, None, None, **_given(factory, None))
-
-
-def _given(factory: Any, processor: Any) -> dict[str, Any]:
-    """The arguments of NeMo-RL's setup that we pass by name."""
-    return {"policy_factory": factory, "processor": processor}
+    asked = {"env_configs": None} if uses_gym(config.env) else {"is_vlm": False}
+    inspect.signature(setup_response_data).bind_partial(tokenizer, config.data, **asked)
+    named = {"policy_factory": factory, "processor": None}
+    inspect.signature(grpo.setup).bind(config, tokenizer, None, None, **named)
 
 
 def train(
@@ -212,7 +201,8 @@ def train(
         tokenizer,
         dataset,
         val_dataset,
-        **_given(factory, processor),
+        policy_factory=factory,
+        processor=processor,
     )
     servers = made.pop(gym.TASK, None)
     if servers is not None:

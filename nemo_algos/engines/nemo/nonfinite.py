@@ -1,5 +1,6 @@
 """The first number of a step that is not finite, which ends the run before its checkpoint."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,24 +23,23 @@ CURE = (
 def in_batch(batch: Mapping[str, Any]) -> str:
     """What is wrong with a training batch's columns [B,S] on its response tokens; "" if nothing."""
     mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
-    for key, name in COLUMNS.items():
-        bad = mask & ~batch[key].isfinite() if key in batch else torch.zeros_like(mask)
+    for key in (name for name in COLUMNS if name in batch):
+        bad = mask & ~batch[key].isfinite()
         if bad.any():
             row, position = bad.nonzero()[0].tolist()
             return (
-                f"the {name} of {int(bad.sum())} of {int(mask.sum())} response tokens is not "
-                f"finite (first: sequence {row}, position {position}, {key})"
+                f"the {COLUMNS[key]} of {int(bad.sum())} of {int(mask.sum())} response tokens is "
+                f"not finite (first: sequence {row}, position {position}, {key})"
             )
     return ""
 
 
 def in_results(results: Mapping[str, Any]) -> str:
-    """What is wrong with a step's loss and gradient norm; "" if nothing."""
+    """What is wrong with a step's losses and gradient norms, of each update; "" if nothing."""
     for key in RESULTS:
-        values = torch.as_tensor(results[key] if results.get(key) is not None else 0.0).flatten()
-        bad = ~values.isfinite()
-        if bad.any():
-            update = int(bad.nonzero()[0]) + 1
-            of = f" of update {update} of {len(values)}" if len(values) > 1 else ""
-            return f"the {key}{of} is {float(values[bad][0])}"
+        given = results.get(key)
+        values = [] if given is None else torch.as_tensor(given).flatten().tolist()
+        for update, value in enumerate(values, start=1):
+            if not math.isfinite(value):
+                return f"the {key} of update {update} of {len(values)} is {value}"
     return ""

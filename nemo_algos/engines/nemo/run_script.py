@@ -63,14 +63,13 @@ KNOWN = frozenset(CALLS.split())
 
 def of(master_config: Any) -> Path:
     """NeMo-RL's script for this config."""
-    name = "run_grpo.py"
-    if getattr(master_config, "async_rl", None) is not None:
-        name = "run_grpo_single_controller.py"
-    elif uses_gym(master_config.env):
-        name = "nemo_gym/run_grpo_nemo_gym.py"
-    elif is_vlm(master_config.data):
-        name = "run_vlm_grpo.py"
-    return versions.EXAMPLES / name
+    asked = {
+        "run_grpo_single_controller.py": getattr(master_config, "async_rl", None) is not None,
+        "nemo_gym/run_grpo_nemo_gym.py": uses_gym(master_config.env),
+        "run_vlm_grpo.py": is_vlm(master_config.data),
+        "run_grpo.py": True,
+    }
+    return versions.EXAMPLES / next(name for name in asked if asked[name])
 
 
 def news(script: Path) -> list[Finding]:

@@ -6,9 +6,7 @@ from typing import Any
 
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
 
-from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.nemo import trial, versions
 from nemo_algos.engines.nemo.derived_config import SELF_TEST, method_keys
 from nemo_algos.engines.nemo.estimator import Estimator
@@ -31,29 +29,26 @@ PENALTY = 0.5  # of a run that has one
 # what a k3 penalty adds, by what the loss is a mean of
 ADDED = {"token": (0.0392049727, -0.0950000286), "sequence": (0.0409449798, -0.0875000258)}
 TOLERANCE = 1e-4  # relative; losses are float32
-REMEMBERS = {"name": "spo", "forgetting": "constant"}
-ONLY_THE_PENALTY = "Only the KL penalty differs: with `loss_fn.reference_policy_kl_penalty: 0` all of this is right."
+ONLY_THE_PENALTY = (
+    "Only the KL penalty differs: all is right with `loss_fn.reference_policy_kl_penalty: 0`."
+)
 STAND_IN = " (This comes from a stand-in of the test, so this NeMo-RL may be right.)"
 SKIP = f"To start without this test, set `{SELF_TEST}: false`."
 
 Step = Callable[[Estimator, AlgorithmLoss], tuple[float, float]]
 
 
-def check(name: str, step: Step, penalty: float = PENALTY, remembers: bool = False) -> None:
+def check(name: str, step: Step, penalty: float = PENALTY) -> None:
     """Raises ConfigError with every method that has another answer.
 
     name: of NeMo-RL's trainer; step: runs its own step, up to the workers' loss (`trial`); penalty:
-    the run's, of the KL to the reference: 0 asks without; remembers: also asks whether a method
-    with a memory would know the prompt again.
+    the run's, of the KL to the reference: 0 asks without.
     """
     unread = {*method_keys(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
     versions.refuse([f"ClippedPGLossConfig has no {key}" for key in sorted(unread)])
-    asked = PENALTY if penalty else 0.0
-    faults = _faults(name, step, asked)
-    if faults and asked and not _faults(name, step, 0.0):
+    faults = _faults(name, step, penalty)
+    if faults and penalty and not _faults(name, step, 0.0):
         faults.append(ONLY_THE_PENALTY)
-    if not faults and remembers and _prompts(step) != [prompt_key(trial.PROMPT)]:
-        faults = [f"a step of {name} gives a method with a memory no prompts to remember"]
     versions.refuse([*faults, SKIP] if faults else [])
 
 
@@ -72,39 +67,22 @@ def _fault(method: str, step: Step, penalty: float) -> str | None:
     if all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(found, wanted, strict=True)):
         return None
     numbers = "loss {:.4f} and slope {:.4f}"
-    of = f" with {method}" + (f" and a KL penalty of {penalty}" if penalty else "")
-    return f"{of} has {numbers.format(*found)} instead of {numbers.format(*wanted)}"
+    asked = f" and a KL penalty of {PENALTY}" if penalty else ""
+    return (
+        f" with {method}{asked} has {numbers.format(*found)} instead of {numbers.format(*wanted)}"
+    )
 
 
 def known(method: str, penalty: float) -> tuple[float, float]:
-    """The right answer with a k3 penalty of PENALTY, or of 0."""
-    loss, slope = ANSWERS[method]
-    if not penalty:
-        return loss, slope
-    added = ADDED[build(method).mean]
-    return loss + added[0], slope + added[1]
+    """The right answer, with a k3 penalty of PENALTY if there is one."""
+    added = ADDED[build(method).mean] if penalty else (0.0, 0.0)
+    return ANSWERS[method][0] + added[0], ANSWERS[method][1] + added[1]
 
 
 def answer(method: str, step: Step, penalty: float = PENALTY) -> tuple[float, float]:
     """The loss of a method by a step of NeMo-RL's, and its derivative along `trial.DIRECTION`."""
     algorithm = build(method)
-    return step(_estimator(algorithm), _loss(algorithm, penalty))
-
-
-def _prompts(step: Step) -> list[int]:
-    """By what a method with a memory knows the prompts of a step of NeMo-RL's."""
-    algorithm = build(REMEMBERS)
-    estimator = _estimator(algorithm)
-    step(estimator, _loss(algorithm, 0.0))
-    rollouts = estimator.last_rollouts
-    assert rollouts is not None and rollouts.prompt is not None
-    return rollouts.prompt.unique().tolist()
-
-
-def _estimator(algorithm: Algorithm) -> Estimator:
-    return Estimator(algorithm, group_size=2, batch_size=2, pad=trial.PAD)
-
-
-def _loss(algorithm: Algorithm, penalty: float) -> AlgorithmLoss:
-    section: Any = {"reference_policy_kl_penalty": penalty, "reference_policy_kl_type": "k3"}
-    return AlgorithmLoss(ClippedPGLossConfig(**section), algorithm)
+    asked = PENALTY if penalty else 0.0
+    section: Any = {"reference_policy_kl_penalty": asked, "reference_policy_kl_type": "k3"}
+    loss = AlgorithmLoss(ClippedPGLossConfig(**section), algorithm)
+    return step(Estimator(algorithm, group_size=2, batch_size=2), loss)

@@ -157,23 +157,30 @@ class ControllerImpl(Stock):
 Controller = ray.remote(num_cpus=1, num_gpus=0)(ControllerImpl)
 
 
-def check() -> None:
-    """Raises ImportError where NeMo-RL's controller is not the one we know; needs no Ray."""
-    versions.check_controller()
-    versions.refuse(list(_script_faults()))
-
-
 @functools.cache
 def watch() -> Callable[[Any, Any], Any]:
     """NeMo-RL's own loop of the driver: runs an actor, given the section stall_watchdog."""
     return runpy.run_path(str(SCRIPT))[WATCH]
 
 
-def _script_faults() -> Iterator[str]:
+def rehearse(master_config: Any, tokenizer: Any, policy: Any) -> None:
+    """What `train` asks of NeMo-RL, without Ray. Raises what differs there."""
     try:
         inspect.signature(watch()).bind(None, None)
     except Exception as error:  # whatever a script raises
-        yield f"{SCRIPT.name} has no {WATCH}(actor, section): {type(error).__name__}: {error}"
+        raise ImportError(f"{SCRIPT.name} has no {WATCH}(actor, section): {error!r}") from error
+    with versions.replace_attributes(*_places(None, None, policy)):
+        inspect.signature(setup.setup_single_controller).bind(master_config, tokenizer)
+
+
+def _places(estimator: Any, loss: Any, policy: Any) -> list[tuple[Any, str, Any]]:
+    """What stands in for NeMo-RL's own during its setup."""
+    ours = {
+        "_create_advantage_estimator": lambda config: estimator,
+        "ClippedPGLossFn": lambda config: loss,
+        "TQPolicy": policy,
+    }
+    return [(setup, name, value) for name, value in ours.items()]
 
 
 def sampler_faults(section: Any) -> Iterator[Finding]:
@@ -227,12 +234,7 @@ def train(
     group_size = master_config.grpo.num_generations_per_prompt
     step_size = master_config.policy["train_global_batch_size"]
     estimator = Estimator(algorithm, group_size, step_size, pad=PAD)
-    ours = {
-        "_create_advantage_estimator": lambda config: estimator,
-        "ClippedPGLossFn": lambda config: loss,
-        "TQPolicy": policy,
-    }
-    with versions.replace_attributes(*((setup, name, value) for name, value in ours.items())):
+    with versions.replace_attributes(*_places(estimator, loss, policy)):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
     try:
         watched = {

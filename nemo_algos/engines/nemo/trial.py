@@ -317,21 +317,24 @@ class Replay:
 
     def sample(self, **keywords: Any) -> dict[str, Any]:
         """The group, by NeMo-RL's rollouts."""
-        config = config_of({})
-        engine = Engine(config.policy["generation"])
-        batch, metrics = run_multi_turn_rollout(
-            policy_generation=engine,
-            input_batch=_prompt().repeat_interleave(2),
-            tokenizer=tokenizer(),
-            task_to_env={TASK: Actor(Environment())},  # pyright: ignore
-            max_seq_len=config.policy["max_total_sequence_length"],
-            max_rollout_turns=1,
-        )
-        group = {"batch": batch, "rollout_metrics": metrics}
+        group = {"batch": rolled_out(), "rollout_metrics": {}}
         return {"trajectories": [group], "avg_trajectory_age": 0.0}
 
     def __getattr__(self, name: str) -> Any:
         return _nothing
+
+
+def rolled_out() -> Any:
+    """The two responses as a batch of NeMo-RL's own rollouts."""
+    config = config_of({})
+    return run_multi_turn_rollout(
+        policy_generation=Engine(config.policy["generation"]),
+        input_batch=_prompt().repeat_interleave(2),
+        tokenizer=tokenizer(),
+        task_to_env={TASK: Actor(Environment())},  # pyright: ignore
+        max_seq_len=config.policy["max_total_sequence_length"],
+        max_rollout_turns=1,
+    )[0]
 
 
 class Done:
@@ -372,13 +375,12 @@ class Silent:
 
 def filled(kind: Any, own: Mapping[str, Any]) -> Any:
     """A dataclass of NeMo-RL's: `own` fields that it has, its defaults, `Silent` for the rest."""
-    given = {}
-    for field in dataclasses.fields(kind):
-        usual = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
-        if field.name in own:
-            given[field.name] = own[field.name]
-        elif not usual:
-            given[field.name] = Silent()
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    given = {name: value for name, value in own.items() if name in fields}
+    for name in fields.keys() - given.keys():
+        field = fields[name]
+        if field.default is field.default_factory:  # both are missing
+            given[name] = Silent()
     return kind(**given)
 
 

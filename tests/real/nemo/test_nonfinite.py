@@ -139,4 +139,6 @@ def test_the_asynchronous_trainer_too(
     monkeypatch.setattr(PolicyProxy, "_logged", broken)
     with contextlib.suppress(FloatingPointError):
         trained(tmp_path, "etr", "unpacked", monkeypatch, [])
-    assert len(proxies) == 1 and "step 1: the grad_norm is nan" in str(proxies[0].stopped)
+    assert len(proxies) == 1 and "step 1: the grad_norm of update 1 of 1 is nan" in str(
+        proxies[0].stopped
+    )
