@@ -56,7 +56,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def output(tree: Path, program: str, *args: Any) -> str:
     """What a program prints with the NeMo-RL of this tree."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, ROOT, HERE)))}
+    tests = ROOT / "tests"
+    places = (tree, ROOT, HERE, tests, tests / "preflight" / "check")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     command = [sys.executable, "-c", program, *map(str, args)]
     done = subprocess.run(command, env=env, cwd=tree, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
