@@ -118,11 +118,12 @@ def check(master_config: Any, algorithm: Algorithm) -> None:
     """Raises ConfigError where this NeMo-RL is not one that we can serve; before Ray."""
     if uses_gym(master_config.env):
         versions.check_gym()
-    name, step = trial_of(master_config)
     try:
+        name, step = trial_of(master_config)
         rehearse(master_config, algorithm)
     except Exception as error:  # whatever NeMo-RL's code raises
-        versions.refuse([f"before {name}: {type(error).__name__}: {error}", self_test.SKIP])
+        versions.refuse([f"before training: {type(error).__name__}: {error}", self_test.SKIP])
+        raise AssertionError from error
     self_test.check(name, step, master_config.loss_fn.reference_policy_kl_penalty)
 
 
@@ -154,8 +155,11 @@ def rehearse(master_config: Any, algorithm: Algorithm) -> None:
 
         single_controller.rehearse(config, tokenizer, factory)
         return
-    asked = {"env_configs": None} if uses_gym(config.env) else {"is_vlm": False}
-    inspect.signature(setup_response_data).bind_partial(tokenizer, config.data, **asked)
+    data = inspect.signature(setup_response_data)
+    if uses_gym(config.env):
+        data.bind(tokenizer, config.data, env_configs=None)
+    else:
+        data.bind(tokenizer, config.data, config.env, is_vlm=False)
     named = {"policy_factory": factory, "processor": None}
     inspect.signature(grpo.setup).bind(config, tokenizer, None, None, **named)
 

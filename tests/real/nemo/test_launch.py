@@ -238,7 +238,7 @@ def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
 # what a newer NeMo-RL may ask of a launcher between its config and its trainer
 LATER: dict[str, tuple[str, object]] = {
     "generation": ("configure_generation_config", lambda config, tokenizer, engine: config),
-    "data": ("setup_response_data", lambda tokenizer, data, env, seed: None),
+    "data": ("setup_response_data", lambda tokenizer, data, env, seed, is_vlm=False: None),
     "setup": ("grpo.setup", lambda config, tokenizer, data, val, seed, **_: None),
 }
 
@@ -249,7 +249,7 @@ def test_what_would_die_after_ray_is_refused_before(monkeypatch, step):
     owner, name = (launch.grpo, "setup") if path == "grpo.setup" else (launch, path)
     function.__annotations__ = dict(getattr(getattr(owner, name), "__annotations__", {}))
     monkeypatch.setattr(owner, name, function)
-    with pytest.raises(ConfigError, match=r"before grpo_train: TypeError.*\n.*self_test: false"):
+    with pytest.raises(ConfigError, match=r"before training: TypeError.*\n.*self_test: false"):
         launch.check(*compose())
 
 
