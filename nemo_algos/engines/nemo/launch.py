@@ -122,7 +122,8 @@ def check(master_config: Any, algorithm: Algorithm) -> None:
         name, step = trial_of(master_config)
         rehearse(master_config, algorithm)
     except Exception as error:  # whatever NeMo-RL's code raises
-        versions.refuse([f"before training: {type(error).__name__}: {error}", self_test.SKIP])
+        said = f"before training, with a small tokenizer: {type(error).__name__}: {error}"
+        versions.refuse([said, self_test.SKIP])
         raise AssertionError from error
     self_test.check(name, step, master_config.loss_fn.reference_policy_kl_penalty)
 

@@ -249,7 +249,10 @@ def test_what_would_die_after_ray_is_refused_before(monkeypatch, step):
     owner, name = (launch.grpo, "setup") if path == "grpo.setup" else (launch, path)
     function.__annotations__ = dict(getattr(getattr(owner, name), "__annotations__", {}))
     monkeypatch.setattr(owner, name, function)
-    with pytest.raises(ConfigError, match=r"before training: TypeError.*\n.*self_test: false"):
+    with pytest.raises(
+        ConfigError,
+        match=r"before training, with a small tokenizer: TypeError.*\n.*self_test: false",
+    ):
         launch.check(*compose())
 
 
@@ -290,12 +293,12 @@ def test_the_steps_of_nemo_rls_scripts_are_known(ref):
         assert run_script.news(versions.EXAMPLES / name) == []
 
 
-@pytest.mark.parametrize("ray", ["init_ray()", "finally:"])
-def test_a_new_step_of_a_script_is_named(tmp_path, ray):
+@pytest.mark.parametrize("after", ["pprint.pprint(config)", "init_ray()"])
+def test_a_new_step_of_a_script_is_named(tmp_path, after):
     text = (versions.EXAMPLES / "run_grpo.py").read_text()
     lines = text.splitlines()
-    last = len(lines) - 1 - next(n for n, line in enumerate(lines[::-1]) if ray in line)
-    pad = " " * (len(lines[last]) - len(lines[last].lstrip()) + 4 * ray.endswith(":"))
+    last = len(lines) - 1 - next(n for n, line in enumerate(lines[::-1]) if after in line)
+    pad = " " * (len(lines[last]) - len(lines[last].lstrip()))
     new = ["configure_engine_env(config)", "setup(config, tokenizer, teachers=2)", "teacher.stop()"]
     lines[last + 1 : last + 1] = [pad + line for line in new]
     script = tmp_path / "run_grpo.py"
