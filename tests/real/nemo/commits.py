@@ -38,8 +38,8 @@ from the checkout as text; "judged" the GRPO configs that `nemo-algos check` jud
 "exceptions" those where it raised. "Unknown" are the keys that one of these configs sets, and that
 `check` calls an error over NeMo-RL's default config. The step before Ray is NeMo-RL's own trainer,
 with nine methods, behind the steps of the launcher up to NeMo-RL's setup: it is right (to 1e-6), or
-refused with what is lacking. Before NVIDIA-NeMo/RL#2506 (2026-06-24) the KL penalty had another
-gradient, so only runs without one are right there.
+refused with what is lacking. (NVIDIA-NeMo/RL#2506 of 2026-06-24 changed the gradient of the KL
+penalty.)
 
 | ref | date | typed | judged | exceptions | unknown | step before Ray |
 |---|---|---|---|---|---|---|
@@ -257,7 +257,8 @@ def _grouped(step: str) -> str:
         if name == "right":
             answers[part] = []
             continue
-        lacks = re.sub(r"this NeMo-RL is not one that .*?\)\): ", "", answer)
+        lacks = re.sub(r"(engine: )?this NeMo-RL is not one that .*?\)\): ", "", answer)
+        lacks = lacks.partition(" To start without")[0]
         first = lacks.replace(f" of {name}", "").partition(" (/")[0]
         first = " a step with".join(first.split(" a step with")[:2])
         answers.setdefault(first, []).append(name)
