@@ -12,7 +12,6 @@ REFS = {
     "3512": ("refs/pull/3512/merge",),  # estimators return AdvantageResult
     "3766": ("refs/pull/3766/merge",),  # the controller's stage reads more columns
     "3768": ("refs/pull/3768/merge",),  # its actor takes what may be None
-    "3197": ("refs/pull/3197/merge",),  # sections of `policy` are models
 }  # name: revisions, first that exists
 
 

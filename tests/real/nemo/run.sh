@@ -2,8 +2,8 @@
 # make test-nemo: NeMo-RL's own code on CPU, one version after the other, each in a process of its
 # own. NeMo-RL asks for Python 3.13: pyenv's (or its 3.12) if there is one, else uv's own.
 # Pull requests are tried too where they were fetched (git fetch origin refs/pull/N/merge:refs/pull/N/merge):
-# 3512 (estimators return an AdvantageResult), 3766 and 3768 (the single controller), 3197 (sections
-# of `policy` are models); for them, what meets an estimator and the controller.
+# 3512 (estimators return an AdvantageResult), 3766 and 3768 (the single controller); for them, what
+# meets an estimator, and the step before Ray.
 #   tests/real/nemo/run.sh [pytest arguments]; NEMO_RL_REF=main runs that version alone.
 set -eu
 cd "$(dirname "$0")/../../.."
@@ -15,7 +15,7 @@ fi
 python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[23]*/bin/python 2>/dev/null |
 	sort -V | tail -1)
 status=0
-pulls=$(for n in 3512 3766 3768 3197; do
+pulls=$(for n in 3512 3766 3768; do
 	git -C "$home" rev-parse --quiet --verify "refs/pull/$n/merge" >/dev/null && echo $n || true
 done)
 meeting=$(printf 'tests/real/nemo/test_%s.py ' async class_paths estimator extensions grpo_train \
@@ -34,7 +34,7 @@ for ref in ${NEMO_RL_REF:-v0.7.0 main $pulls}; do
 	else
 		case $ref in
 		3512) suite $meeting ;;
-		3*) suite tests/real/nemo/test_self_test.py tests/real/nemo/test_launch.py ;;
+		37*) suite tests/real/nemo/test_self_test.py ;;
 		*) suite tests/real/nemo ;;
 		esac
 	fi
