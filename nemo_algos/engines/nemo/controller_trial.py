@@ -89,7 +89,7 @@ async def _stage(config: Any, args: Any, policy: Any, loss: Any) -> None:
 
 def _record() -> tuple[Any, int]:
     """The group of the trial's two responses, and the tokens of its longest row."""
-    rows = trial.rolled_out()
+    rows, metrics = trial.rolled_out()
     pairs = zip(rows["message_log"], rows["total_reward"].tolist(), strict=True)
     own = {"env_extras": {}, "truncated": False}
     completions = [
@@ -97,6 +97,7 @@ def _record() -> tuple[Any, int]:
         for log, reward in pairs
     ]
     group = {"completions": completions, "prompt": rows["message_log"][0][:1], "metadata": {}}
-    group |= {"prompt_idx": 0, "loss_multiplier": 1.0, "extra_env_info": {}, "rollout_metrics": {}}
+    group |= {"prompt_idx": 0, "loss_multiplier": 1.0, "extra_env_info": {}}
+    group |= {"rollout_metrics": metrics}
     width = max(sum(len(m["token_ids"]) for m in log) for log in rows["message_log"])
     return trial.filled(PromptGroupRecord, group), width

@@ -125,7 +125,9 @@ def check(master_config: Any, algorithm: Algorithm) -> None:
         said = f"before training, with a small tokenizer: {type(error).__name__}: {error}"
         versions.refuse([said, self_test.SKIP])
         raise AssertionError from error
-    self_test.check(name, step, master_config.loss_fn.reference_policy_kl_penalty)
+    loss = master_config.loss_fn
+    penalty = 0.0 if loss.use_kl_in_reward else loss.reference_policy_kl_penalty
+    self_test.check(name, step, penalty)
 
 
 def trial_of(master_config: Any) -> tuple[str, self_test.Step]:

@@ -317,15 +317,16 @@ class Replay:
 
     def sample(self, **keywords: Any) -> dict[str, Any]:
         """The group, by NeMo-RL's rollouts."""
-        group = {"batch": rolled_out(), "rollout_metrics": {}}
+        batch, metrics = rolled_out()
+        group = {"batch": batch, "rollout_metrics": metrics}
         return {"trajectories": [group], "avg_trajectory_age": 0.0}
 
     def __getattr__(self, name: str) -> Any:
         return _nothing
 
 
-def rolled_out() -> Any:
-    """The two responses as a batch of NeMo-RL's own rollouts."""
+def rolled_out() -> tuple[Any, dict[str, Any]]:
+    """The two responses as a batch of NeMo-RL's own rollouts, and its metrics."""
     config = config_of({})
     return run_multi_turn_rollout(
         policy_generation=Engine(config.policy["generation"]),
@@ -334,7 +335,7 @@ def rolled_out() -> Any:
         task_to_env={TASK: Actor(Environment())},  # pyright: ignore
         max_seq_len=config.policy["max_total_sequence_length"],
         max_rollout_turns=1,
-    )[0]
+    )
 
 
 class Done:
