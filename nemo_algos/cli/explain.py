@@ -14,7 +14,7 @@ from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
-from nemo_algos.engines.nemo.derived_config import OURS, SHARED, Base, base_name
+from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, SHARED, Base
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.release import Release
@@ -83,8 +83,7 @@ def _format(value: Any) -> str:
 
 def _of_nemo_rl(key: str, release: Release) -> str | None:
     """What NeMo-RL makes of it; None where it has no such key."""
-    name = base_name({})  # the config of NeMo-RL that a run has by default
-    base = release.configs[name]
+    base = release.configs[DEFAULT]  # a run's without `nemo_rl.config`
     asked = dict[str, Any]()
     set_at(asked, key, None)
     if key.partition(".")[0] in OURS or not knows(asked, base, release):
@@ -92,7 +91,7 @@ def _of_nemo_rl(key: str, release: Release) -> str | None:
     value = at(dict(base), key)
     if isinstance(value, dict):
         return "a section of NeMo-RL."
-    return f"a key of NeMo-RL, {json.dumps(value)} in its {name}."
+    return f"a key of NeMo-RL, {json.dumps(value)} in its {DEFAULT}."
 
 
 def _named(who: list[str]) -> str:

@@ -1,5 +1,7 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
+import traceback
+from concurrent.futures import BrokenExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +22,8 @@ NO_NEMO_RL = (
 )
 USUAL = "runs/${method_name:${oc.select:method,run}}"  # as configs/local.yaml has it
 NO_CONFIG = "CONFIG is missing. Name one, such as: nemo-algos train etr.yaml"
+# our own ends of a run, and what is wrong with the cluster
+ENDS = (ConfigError, FloatingPointError, BrokenExecutor)
 FOREIGN = "is code or a server that only the run folder names, and the folder may be a stranger's"
 
 
@@ -85,11 +89,19 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
         raise _error(NO_NEMO_RL, "engine")
     # nemo_rl, which only its own environments have
     try:
-        from nemo_algos.engines.nemo.launch import run
+        from nemo_algos.engines.nemo import launch
         from nemo_algos.preflight.check.launcher import compose
     except ImportError as error:
         raise _error(f"the installed NeMo-RL lacks what a run needs: {error}", "engine") from None
-    run(compose(merged), Console(highlight=False))
+    judged = compose(merged)
+    loss = launch.ready(judged, Console(highlight=False))
+    try:
+        launch.run(judged, loss)
+    except Exception as error:
+        if type(error) in ENDS:
+            raise
+        traceback.print_exc()  # no wrong input any more
+        raise typer.Exit(1) from None
 
 
 def _resume(resume: Path | None, overrides: list[str]) -> DictConfig:

@@ -1,11 +1,15 @@
 """The commands as one: names, the overview, arguments that they share, how they end."""
 
+import functools
 import gzip
+import importlib
 import json
 import re
 import subprocess
 import sys
+import types
 from concurrent.futures import BrokenExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from typer.testing import CliRunner
 from nemo_algos import cli
 from nemo_algos.algorithms.extensions.terms import TERMS
 from nemo_algos.cli import COMMANDS, STOPPED, app, load_command
-from nemo_algos.config import SHIPPED
+from nemo_algos.config import SHIPPED, ConfigError, Finding
 
 ROOT = Path(__file__).parents[2]
 CONFIGURED = ("train", "eval", "check", "plan", "slurm")
@@ -269,6 +273,55 @@ def test_one_way_to_end(error, status, said, capsys):
 def test_a_bug_of_ours_stays_a_traceback():
     with pytest.raises(AssertionError), cli.exit_on_error():
         raise AssertionError
+
+
+class ErrorOfRay(FloatingPointError):
+    """As RayTaskError(FloatingPointError) is one."""
+
+
+# what is raised, by which part of a run inside NeMo-RL, its exit status, and whether with traceback
+ENDS = [
+    (ConfigError([Finding("engine", "this NeMo-RL is not known")]), "compose", 2, False),
+    (ConfigError([Finding("engine", "this NeMo-RL is not known")]), "ready", 2, False),
+    (FileNotFoundError(2, "No such file", "/x"), "ready", 2, False),
+    (ValueError("not enough values to unpack"), "run", 1, True),
+    (UnicodeDecodeError("utf-8", b"a", 0, 1, "bad"), "run", 1, True),
+    (FileNotFoundError(2, "No such file", "/x"), "run", 1, True),
+    (PermissionError(13, "Permission denied", "/x"), "run", 1, True),
+    (TimeoutError("the worker may be dead"), "run", 1, True),
+    (OSError(28, "No space left on device"), "run", 1, True),
+    (ModuleNotFoundError("No module named 'wandb'", name="wandb"), "run", 1, True),
+    (ImportError("cannot import name x"), "run", 1, True),
+    (KeyError("idx"), "run", 1, True),
+    (BrokenProcessPool("a loader died"), "run", 1, True),
+    (ErrorOfRay("in an actor"), "run", 1, True),
+    (FloatingPointError("step 3: the loss is nan"), "run", 1, False),
+    (BrokenExecutor("NeMo Gym makes no more rollouts"), "run", 1, False),
+    (ConfigError([Finding("engine", "workers cannot import nemo_algos")]), "run", 2, False),
+    (KeyboardInterrupt(), "run", 130, False),
+]
+
+
+@pytest.mark.parametrize(("error", "part", "status", "whole"), ENDS)
+def test_a_run_inside_nemo_rl_keeps_the_traceback_of_what_fails_after_ray(
+    error, part, status, whole, monkeypatch, capsys
+):
+    def do(name, *_):
+        if name == part:
+            raise error
+
+    parts = {name: functools.partial(do, name) for name in ("compose", "ready", "run")}
+    for module in ("engines.nemo.launch", "preflight.check.launcher"):
+        made = types.ModuleType(f"nemo_algos.{module}")
+        vars(made).update(parts)
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    monkeypatch.setattr("nemo_algos.cli.train.find_spec", lambda name: True)
+    with pytest.raises(typer.Exit) as end, cli.exit_on_error():
+        importlib.import_module("nemo_algos.cli.train").train(["nemo_rl.yaml"])
+    said = capsys.readouterr().err
+    assert (end.value.exit_code, "Traceback" in said) == (status, whole)
+    if whole:
+        assert ", in do\n" in said and str(error) in said.splitlines()[-1]
 
 
 # ---- methods and verify

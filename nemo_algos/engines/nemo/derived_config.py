@@ -14,7 +14,9 @@ OURS = ("engine", "method", "nemo_rl", *SHARED)
 EPOCHS = "grpo.num_update_epochs"
 TRACE = "logger.trace_period"
 TRACED = "logger.traced_prompts"
-AMONG = (EPOCHS, TRACE, TRACED)
+NONFINITE = "loss_fn.on_nonfinite"  # read by `AlgorithmLoss`
+AMONG = (EPOCHS, TRACE, TRACED, NONFINITE)
+SELF_TEST = "nemo_rl.self_test"
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.patches.given"
@@ -96,11 +98,13 @@ class Base(Section):
 
     config: str = DEFAULT
     """NeMo-RL's own config below yours: a file name below its examples/configs."""
+    self_test: bool = True
+    """Whether NeMo-RL's own trainer first runs a step of known loss, before Ray starts."""
 
 
-def base_name(written: Mapping[Any, Any]) -> str:
-    """The config of NeMo-RL that ours goes over. Raises ConfigError where the section is wrong."""
-    return validate(Base, written.get("nemo_rl") or {}, "nemo_rl").config
+def base_of(written: Mapping[Any, Any]) -> Base:
+    """The section `nemo_rl`. Raises ConfigError where it is wrong."""
+    return validate(Base, written.get("nemo_rl") or {}, "nemo_rl")
 
 
 PICTURED = "vlm_hf_data_processor"  # takes the model's processor, of images and sounds, as well

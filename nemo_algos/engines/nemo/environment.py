@@ -86,7 +86,7 @@ class VerifierEnvironment(BaseMathEnvironment):
 
 
 # async rollouts score sample by sample: each call waits in a thread of its own
-VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(
+VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=64)(
     VerifierEnvironment
 )
 

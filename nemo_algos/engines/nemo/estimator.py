@@ -67,7 +67,8 @@ class Estimator:
     to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
     the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
     which tell an empty response from one that NeMo-RL masks out; sampled [B,S], the sampler's
-    log-probs, where the data plane has them. Put here by `patches`: limits.
+    log-probs, where the data plane has them; prompts [B,P], for a memory, where a trainer may pass
+    groups as prompt_ids. Put here by `patches`: limits.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Estimator:
         self.entropy: Tensor | None = None
         self.masks: tuple[Tensor, Tensor] | None = None
         self.sampled: Tensor | None = None
+        self.prompts: Tensor | None = None
         self.limits = Limits()
         self._corrected: Tensor | None = None
         self.last_metrics: dict[str, float] = {}
@@ -124,6 +126,7 @@ class Estimator:
         entropy = self.entropy
         self.entropy = None
         group = row_hash(prompt_ids)
+        prompts = prompt_ids if self.prompts is None else self.prompts
         parts = reward_parts(repeated_batch or {})
         by_turn = "turn_rewards" in self.needs
         last_turn = self._last_turn(mask.bool(), repeated_batch or {}) if by_turn else None
@@ -140,7 +143,7 @@ class Estimator:
             outcomes=(repeated_batch or {}).get(OUTCOMES),
             last_turn=last_turn,
             reward_parts=parts if self.needs & {"reward_parts", "turn_rewards"} else None,
-            prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
+            prompt=prompt_keys(prompts, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(_checked(group, valid_mask, rollouts.sample_mask), self.group_size)
         known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
@@ -235,7 +238,7 @@ class Estimator:
 def result_type() -> Callable[[Tensor], Any]:
     """What this NeMo-RL's trainers take of compute_advantage: the tensor [B,S], or what holds it.
 
-    Its own GRPO estimator is asked. Raises ImportError where it is neither, or cannot be asked.
+    Its own GRPO estimator is asked. Raises ConfigError where it is neither, or cannot be asked.
     """
     rows = {"prompt_ids": torch.zeros(2, 1).long(), "rewards": torch.tensor([0.0, 1.0])}
     section: Any = {"use_leave_one_out_baseline": False, "normalize_rewards": False}  # of v0.7.0

@@ -3,7 +3,9 @@
 The steps are those of NeMo-RL's examples/run_grpo.py, or run_vlm_grpo.py; with NeMo Gym also `gym`.
 """
 
+import copy
 import functools
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,8 +24,16 @@ from rich.console import Console
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import environment, gym, self_test, trial, versions, worker_env
-from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
+from nemo_algos.engines.nemo import (
+    environment,
+    gym,
+    run_script,
+    self_test,
+    trial,
+    versions,
+    worker_env,
+)
+from nemo_algos.engines.nemo.derived_config import SELF_TEST, is_vlm, uses_gym
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import (
@@ -37,13 +47,20 @@ from nemo_algos.jsonl import replace
 
 RECORD = "nemo_algos.json"
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
+SKIPPED = Finding(
+    SELF_TEST,
+    "it is false: whether this NeMo-RL computes what the method needs is not tested. Compare its "
+    "first losses with another run's.",
+    severity="warning",
+)
 KINDS = {"entropy": "EntropyWorker", "entropy_gradient": "GradientWorker"}  # the first is both
 
 
 class Launch(NamedTuple):
     """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes.
 
-    stated: all keys as they train, for the record in the log folder.
+    self_test: whether NeMo-RL's own step is tried; stated: all keys as they train, for the record
+    in the log folder.
     """
 
     master_config: Any
@@ -52,24 +69,37 @@ class Launch(NamedTuple):
     remarks: list[Finding]
     update_epochs: int = 1
     traced: Traced = Traced()
+    self_test: bool = True
     stated: Mapping[str, Any] = MappingProxyType({})
 
 
-def run(judged: Launch, console: Console) -> None:
-    """Start Ray, load, train."""
+def ready(judged: Launch, console: Console) -> AlgorithmLoss:
+    """Everything before Ray: test this NeMo-RL, say the remarks, make the log folder and the loss.
+
+    Raises ConfigError where this NeMo-RL is not one that we can serve; OSError for the folder.
+    """
     master_config = judged.master_config
-    check(master_config)
-    for remark in judged.remarks:
+    news = run_script.news(run_script.of(master_config))
+    if judged.self_test:
+        check(master_config, judged.algorithm)
+    else:
+        news = [*news, SKIPPED]
+    for remark in [*judged.remarks, *news]:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, judged.algorithm, **fused_logprobs(master_config))
     worker_env.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
     master_config.logger["log_dir"] = log_dir
     record(Path(log_dir), judged.stated)
+    return loss
+
+
+def run(judged: Launch, loss: AlgorithmLoss) -> None:
+    """Start Ray, load, train."""
     init_ray()
     worker_env.check()
     train(
-        master_config,
+        judged.master_config,
         judged.algorithm,
         loss,
         mismatch=judged.mismatch,
@@ -84,20 +114,57 @@ def record(folder: Path, stated: Mapping[str, Any]) -> None:
     replace(folder / RECORD, json.dumps({"config": dict(stated)}, indent=2))
 
 
-def check(master_config: Any) -> None:
-    """Raises ImportError where this NeMo-RL is not one that we can serve; before Ray."""
-    if uses_single_controller(master_config):
-        from nemo_algos.engines.nemo import single_controller
-
-        single_controller.check()
-        step = functools.partial(single_controller.trial_step, master_config)
-        self_test.check("the single controller", step)
-        return
+def check(master_config: Any, algorithm: Algorithm) -> None:
+    """Raises ConfigError where this NeMo-RL is not one that we can serve; before Ray."""
     if uses_gym(master_config.env):
         versions.check_gym()
+    try:
+        name, step = trial_of(master_config)
+        rehearse(master_config, algorithm)
+    except Exception as error:  # whatever NeMo-RL's code raises
+        said = f"before training, with a small tokenizer: {type(error).__name__}: {error}"
+        versions.refuse([said, self_test.SKIP])
+        raise AssertionError from error
+    loss = master_config.loss_fn
+    penalty = 0.0 if loss.use_kl_in_reward else loss.reference_policy_kl_penalty
+    self_test.check(name, step, penalty)
+
+
+def trial_of(master_config: Any) -> tuple[str, self_test.Step]:
+    """The name of NeMo-RL's trainer for this config, and its step."""
+    if uses_single_controller(master_config):
+        from nemo_algos.engines.nemo import controller_trial
+
+        return "the single controller", functools.partial(controller_trial.step, master_config)
     chosen = trainer(master_config)
     function = getattr(chosen, "func", chosen)
-    self_test.check(function.__name__, functools.partial(trial.step, function))
+    return function.__name__, functools.partial(trial.step, function)
+
+
+def rehearse(master_config: Any, algorithm: Algorithm) -> None:
+    """The steps of `train` up to NeMo-RL's setup that need no Ray, on a copy of the config.
+
+    Raises what they raise; TypeError where a function takes other arguments.
+    """
+    config = copy.deepcopy(master_config)
+    tokenizer = trial.tokenizer()
+    prepare(config, tokenizer)
+    factory = policy_factory(config, algorithm)
+    if factory:
+        inspect.signature(factory)  # ValueError where it takes no argument of the name
+    estimator_of(algorithm, config, tokenizer, trial.START)
+    if uses_single_controller(config):
+        from nemo_algos.engines.nemo import single_controller
+
+        single_controller.rehearse(config, tokenizer, factory)
+        return
+    data = inspect.signature(setup_response_data)
+    if uses_gym(config.env):
+        data.bind(tokenizer, config.data, env_configs=None)
+    else:
+        data.bind(tokenizer, config.data, config.env, is_vlm=False)
+    named = {"policy_factory": factory, "processor": None}
+    inspect.signature(grpo.setup).bind(config, tokenizer, None, None, **named)
 
 
 def train(
@@ -109,7 +176,8 @@ def train(
     traced: Traced = Traced(),
 ) -> None:
     """From Ray to the end of training; the stock setup, trainers and shutdown."""
-    tokenizer, processor = prepare(master_config)
+    tokenizer, processor = read_tokenizer(master_config)
+    prepare(master_config, tokenizer)
     factory = policy_factory(master_config, algorithm)
     last = versions.get(master_config.grpo, "max_num_steps")
     traced = traced._replace(last=last, decode=tokenizer.decode)
@@ -130,7 +198,8 @@ def train(
         dataset, val_dataset = gym.data_sets(master_config, tokenizer)
         task_to_env = val_task_to_env = dict[str, Any]()
     else:
-        dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
+        # a newer NeMo-RL may return more behind these
+        dataset, val_dataset, task_to_env, val_task_to_env, *_ = setup_response_data(
             processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
         )
     made = versions.setup_result(
@@ -185,24 +254,32 @@ def train(
             own["processor"] = processor
         stack.enter_context(gym.watched(servers))
         train(**versions.arguments(train, made | own))
+        if watched.stopped:  # v0.7.0's asynchronous trainer prints it, and ends
+            raise watched.stopped
 
 
-def prepare(master_config: Any) -> tuple[Any, Any]:
-    """Tokenizer, and processor of images; generation and environments are made known to NeMo-RL."""
+def read_tokenizer(master_config: Any) -> tuple[Any, Any]:
+    """The model's tokenizer, and its processor where there are images."""
     vlm = is_vlm(master_config.data)
-    reader = get_tokenizer(master_config.policy["tokenizer"], get_processor=vlm)
-    tokenizer = reader.tokenizer if vlm else reader
-    megatron = master_config.policy.get("megatron_cfg") or {}
-    master_config.policy["generation"] = configure_generation_config(
-        master_config.policy["generation"],
+    reader = get_tokenizer(versions.get(master_config.policy, "tokenizer"), get_processor=vlm)
+    return (reader.tokenizer, reader) if vlm else (reader, None)
+
+
+def prepare(master_config: Any, tokenizer: Any) -> None:
+    """Make generation and environments known to NeMo-RL."""
+    policy = master_config.policy
+    draft = versions.get(versions.get(policy, "draft"), "enabled")
+    layers = versions.get(versions.get(policy, "megatron_cfg"), "mtp_num_layers")
+    generation = configure_generation_config(
+        versions.get(policy, "generation"),
         tokenizer,
-        has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
-        trains_mtp=bool(megatron.get("mtp_num_layers")),
+        has_refit_draft_weights=bool(draft),
+        trains_mtp=bool(layers),
     )
+    versions.put(policy, "generation", generation)
     if uses_gym(master_config.env):
         gym.configure(master_config, tokenizer)
     environment.register(master_config.env)
-    return tokenizer, reader if vlm else None
 
 
 def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
@@ -220,8 +297,10 @@ def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str,
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:
     """The argument of NeMo-RL's loss for models that return log-probs; unknown to v0.7.0."""
-    megatron = master_config.policy.get("megatron_cfg") or {}
-    fused = megatron.get("enabled") and megatron.get("use_fused_linear_logprobs")
+    megatron = versions.get(master_config.policy, "megatron_cfg")
+    fused = versions.get(megatron, "enabled") and versions.get(
+        megatron, "use_fused_linear_logprobs"
+    )
     return {"use_fused_linear_logprobs": True} if fused else {}
 
 
@@ -252,9 +331,8 @@ def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., An
     """NeMo-RL's policy; with workers that give entropies where the method needs them."""
     extension: dict[str, Any] = {}
     if kind := next((KINDS[need] for need in KINDS if need in algorithm.needs), None):
-        backend = next(
-            b for b in WORKERS if (master_config.policy.get(b) or {}).get("enabled", False)
-        )
+        sections = {name: versions.get(master_config.policy, name) for name in WORKERS}
+        backend = next(name for name in sections if versions.get(sections[name], "enabled"))
         name = worker_env.register_worker(WORKERS[backend], kind)
         extension = {"worker_extension_cls_fqn": name}
     if data_plane(master_config):

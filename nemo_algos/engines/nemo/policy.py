@@ -18,7 +18,7 @@ from torch import Tensor
 from nemo_algos.algorithms.extensions.correction import sampler_metrics
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
-from nemo_algos.engines.nemo import columns, loss_metrics, trace, versions
+from nemo_algos.engines.nemo import columns, loss_metrics, nonfinite, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.engines.nemo.trace import Traced
@@ -58,6 +58,7 @@ class PolicyProxy:
         self._epochs = epochs
         self._traced = traced
         self._read: Any = None  # what the driver last read of the data plane
+        self.stopped: FloatingPointError | None = None
         self._probe: Probe | None = None
         if mismatch.probe and generation is not None:
             self._probe = Probe(generation, lambda: self._watch.due(self._step + 1))
@@ -73,9 +74,21 @@ class PolicyProxy:
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, with signals and metrics. Raises FloatingPointError as `Monitor.of`."""
+        """As the policy's, with signals and metrics.
+
+        Raises FloatingPointError as `Monitor.of`, and where a number is not finite; `stopped` keeps
+        it.
+        """
+        try:
+            return self._train(data, loss_fn, *args, **kwargs)
+        except FloatingPointError as error:
+            self.stopped = error
+            raise
+
+    def _train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self._see_arrival()
         self._begin_step(data)
+        self._require_finite(nonfinite.in_batch(data))
         own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
         own |= self._estimator.signals_for(data["advantages"])
         if self._bypass:
@@ -163,7 +176,17 @@ class PolicyProxy:
             turn=rollouts.turn if rollouts else None,
         )
 
+    def _require_finite(self, fault: str) -> None:
+        """Raises FloatingPointError with the fault, or warns: as `loss_fn.on_nonfinite` says."""
+        if not fault:
+            return
+        said = f"step {self._step}: {fault}. {nonfinite.CURE}"
+        if self._loss.on_nonfinite == "error":
+            raise FloatingPointError(said)
+        print(f"warning: {said}", flush=True)
+
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
+        self._require_finite(nonfinite.in_results(results))
         own = {name: [value] for name, value in self._estimator.last_metrics.items()}
         results["all_mb_metrics"] = loss_metrics.by_sign(results["all_mb_metrics"]) | own
         return results
@@ -204,10 +227,11 @@ class DataPlaneProxy(PolicyProxy):
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's, with the signals. Raises FloatingPointError as `Monitor.of`."""
+        """As the policy's, with the signals. Raises FloatingPointError as `train`."""
         if "advantages" in fields:
             read = {**self._read, **fields}
             self._begin_step(read)
+            self._require_finite(nonfinite.in_batch(read))
             own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
             signals = self._estimator.signals_for(fields["advantages"])
             own |= columns.widen(signals, fields["advantages"].shape)

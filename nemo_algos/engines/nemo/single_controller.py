@@ -6,12 +6,9 @@ groups of a step in one chunk or in several (`async_rl.min_groups_for_streaming_
 chunks are one optimizer step. Tensors travel through TransferQueue, by name.
 """
 
-import asyncio
-import dataclasses
 import functools
 import inspect
 import runpy
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,10 +19,7 @@ import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms import single_controller
 from nemo_rl.algorithms.async_utils import staleness_sampler
-from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
 from nemo_rl.algorithms.single_controller_utils import setup, utils
-from nemo_rl.algorithms.single_controller_utils.config import AdvantageConfig
-from nemo_rl.data_plane.column_io import kv_first_write
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
@@ -33,14 +27,13 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import Finding
-from nemo_algos.engines.nemo import columns, environment, trial, versions
+from nemo_algos.engines.nemo import columns, environment, nonfinite, versions
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import shut_down
 from nemo_algos.engines.nemo.policy import (
     ENTROPY,
     PolicyProxy,
-    columns_registered,
     fetched_fields,
     registrations,
 )
@@ -73,11 +66,13 @@ class StepProxy(PolicyProxy):
         return train(*args, **kwargs | fetched_fields(train, self._estimator, kwargs))
 
     def finish_train_step(self) -> dict[str, Any]:
-        """Compare, log and finish the step. Raises FloatingPointError first, as `Watch.of` says."""
+        """Compare, log and finish the step. Raises FloatingPointError as `PolicyProxy.train`."""
         chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
-        self._begin_step(join(chunks))
+        joined = join(chunks)
+        self._begin_step(joined)
+        self._require_finite(nonfinite.in_batch(joined))
         results = self._logged(self._policy.finish_train_step())
         if self._due:
             trained = [read | own for read, own in zip(chunks, written, strict=True)]
@@ -108,6 +103,7 @@ class ControllerImpl(Stock):
         estimator: Estimator = self._advantage_estimator
         read = await self._read(meta, self._fields)
         estimator.sampled = read["generation_logprobs"]
+        estimator.prompts = prompts(read["input_ids"], read["token_mask"])
         estimator.entropy = read.pop(ENTROPY, None)
         estimator.masks = (read["token_mask"], read["sample_mask"])
         bypass = self._algorithm.correction.bypass_mode
@@ -161,86 +157,30 @@ class ControllerImpl(Stock):
 Controller = ray.remote(num_cpus=1, num_gpus=0)(ControllerImpl)
 
 
-def check() -> None:
-    """Raises ImportError where NeMo-RL's controller is not the one we know; needs no Ray."""
-    versions.check_controller()
-    versions.refuse(list(_script_faults()))
-
-
-def trial_step(master_config: Any, estimator: Estimator, loss: Any) -> tuple[float, float]:
-    """The loss of a chunk behind the controller's advantage stage, as `trial.step` gives it.
-
-    Raises what NeMo-RL raises; ValueError where the stage trains nothing.
-    """
-    config = trial.config_of(trial.DATA_PLANE)
-    policy = trial.plane_policy(config)
-    kind = setup.SingleControllerActorArgs
-    fields = {field.name: trial.Silent() for field in dataclasses.fields(kind)}
-    fields |= {"trainer_handle": policy, "dp_client": policy.dp_client, "env_handles": {}}
-    fields |= {"advantage_estimator": estimator, "loss_fn": loss, "partition_id": "train"}
-    fields |= {"save_state": trial.State(), "last_checkpoint_path": None}
-    with tempfile.TemporaryDirectory() as folder, columns_registered(estimator):
-        actor = functools.partial(ControllerImpl, watched={"loss": loss.config})
-        stage = _stage(_quiet(master_config, folder), actor, kind(**fields), policy, loss)
-        try:
-            with trial.without_ray(policy):
-                asyncio.run(stage)
-        except trial.WouldTrain as end:
-            return end.answer
-    raise ValueError("the single controller ends before the workers train")
-
-
-def _quiet(master_config: Any, folder: str) -> Any:
-    """The run's config, which logs and saves nothing."""
-    config = master_config.model_copy(deep=True)
-    config.logger.update({"log_dir": folder, "monitor_gpus": False})
-    config.logger.update({key: False for key in config.logger if key.endswith("_enabled")})
-    config.checkpointing["checkpoint_dir"] = folder
-    # the trial's batch has reference log-probs, which the stage shall read
-    config.grpo.skip_reference_policy_logprobs_calculation = False
-    return config
-
-
-async def _stage(config: Any, actor: Callable[..., Any], args: Any, policy: Any, loss: Any) -> None:
-    controller = actor(config, args, SetupTimingMetrics())
-    policy.prepare_step(num_samples=2, group_size=2)
-    policy.begin_train_step(loss)
-    names = AdvantageConfig()
-    batch = {
-        names.prompt_ids_field: torch.full((2, 1), 4),
-        names.reward_field: trial.REWARDS,
-        names.token_mask_field: trial.MASK,
-        names.sample_mask_field: torch.ones(2),
-        names.generation_logprobs_field: trial.SAMPLER,
-        names.policy_logprobs_field: trial.OLD,
-        names.reference_logprobs_field: trial.REFERENCE,
-        ENTROPY: trial.ENTROPIES,
-        "input_ids": torch.full((2, 4), 4),
-        "input_lengths": 1 + trial.MASK.sum(1).long(),
-    }
-    meta = kv_first_write(
-        BatchedDataDict(batch),
-        sample_ids=["0", "1"],
-        dp_client=policy.dp_client,
-        partition_id="train",
-    )
-    meta, _ = await controller._advantage_stage(meta)
-    fields = getattr(controller, "_train_fields", None)  # of a NeMo-RL that fetches by name
-    named = {"train_fields": fields} if fields else {}
-    controller._trainer.train_microbatches_from_meta(meta, **named)
-
-
 @functools.cache
 def watch() -> Callable[[Any, Any], Any]:
     """NeMo-RL's own loop of the driver: runs an actor, given the section stall_watchdog."""
     return runpy.run_path(str(SCRIPT))[WATCH]
 
 
-def _script_faults() -> Iterator[str]:
+def rehearse(master_config: Any, tokenizer: Any, policy: Any) -> None:
+    """What `train` asks of NeMo-RL, without Ray. Raises what differs there."""
     try:
         inspect.signature(watch()).bind(None, None)
     except Exception as error:  # whatever a script raises
-        yield f"{SCRIPT.name} has no {WATCH}(actor, section): {type(error).__name__}: {error}"
+        raise ImportError(f"{SCRIPT.name} has no {WATCH}(actor, section): {error!r}") from error
+    with versions.replace_attributes(*_places(None, None, policy)):
+        inspect.signature(setup.setup_single_controller).bind(master_config, tokenizer)
+
+
+def _places(estimator: Any, loss: Any, policy: Any) -> list[tuple[Any, str, Any]]:
+    """What stands in for NeMo-RL's own during its setup."""
+    ours = {
+        "_create_advantage_estimator": lambda config: estimator,
+        "ClippedPGLossFn": lambda config: loss,
+        "TQPolicy": policy,
+    }
+    return [(setup, name, value) for name, value in ours.items()]
 
 
 def sampler_faults(section: Any) -> Iterator[Finding]:
@@ -294,12 +234,7 @@ def train(
     group_size = master_config.grpo.num_generations_per_prompt
     step_size = master_config.policy["train_global_batch_size"]
     estimator = Estimator(algorithm, group_size, step_size, pad=PAD)
-    ours = {
-        "_create_advantage_estimator": lambda config: estimator,
-        "ClippedPGLossFn": lambda config: loss,
-        "TQPolicy": policy,
-    }
-    with versions.replace_attributes(*((setup, name, value) for name, value in ours.items())):
+    with versions.replace_attributes(*_places(estimator, loss, policy)):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
     try:
         watched = {
@@ -313,6 +248,14 @@ def train(
         watch()(actor, master_config.async_rl.stall_watchdog)
     finally:
         shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
+
+
+def prompts(input_ids: Tensor, token_mask: Tensor) -> Tensor:
+    """[B,S] tokens before the first that the model wrote, PAD behind them.
+
+    A newer controller only tells the estimator which rows of a batch have the same prompt.
+    """
+    return input_ids.where(token_mask.cumsum(1) == 0, PAD)
 
 
 def join(chunks: Any) -> dict[str, Tensor]:

@@ -1,38 +1,20 @@
-"""What we bind of NeMo-RL, checked before Ray starts: one error that names what changed."""
+"""What differs between versions of NeMo-RL, and the error for one that we do not know."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import nemo_rl
 
+from nemo_algos.config import ConfigError, Finding
+
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
-GRPO = "nemo_rl.algorithms.grpo"
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples"
 
-# what no trial runs (`trial`): module, attribute, parameters that we pass by name
-BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (
-        GRPO,
-        "setup",
-        ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory", "processor"),
-    ),
-    ("nemo_rl.utils.checkpoint", "CheckpointManager.get_latest_checkpoint_path", ()),
-    ("nemo_rl.utils.checkpoint", "CheckpointManager.load_training_info", ("checkpoint_path",)),
-    ("nemo_rl.models.policy.lm_policy", "Policy", ("worker_extension_cls_fqn",)),
-)
 CONTROLLER = "nemo_rl.algorithms.single_controller"
-OF_CONTROLLER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (f"{CONTROLLER}_utils.setup", "_create_advantage_estimator", ("master_config",)),
-    (f"{CONTROLLER}_utils.setup", "ClippedPGLossFn", ("cfg",)),
-    (f"{CONTROLLER}_utils.setup", "TQPolicy", ()),
-    (f"{CONTROLLER}_utils.setup", "setup_single_controller", ("master_config", "tokenizer")),
-)
 # what we take of the tuple that `setup` returns, by the types of its annotation
 SETUP: dict[str, set[str]] = {
     "policy": {"ColocatablePolicyInterface"},
@@ -51,31 +33,20 @@ ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take severa
 
 
 def check() -> None:
-    """Raises ImportError with everything that is missing or has other parameters."""
-    refuse([p for module, name, wanted in BOUND for p in _parameters(module, name, wanted)])
+    """Raises ConfigError with what NeMo-RL's setup no longer returns."""
     refuse(_missing(SETUP))
 
 
-def check_controller() -> None:
-    """Raises ImportError where the single controller's setup is not the one we know."""
-    refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
-
-
 def check_gym() -> None:
-    """Raises ImportError where NeMo-RL's setup does not start NeMo Gym as we know it."""
-    where = "nemo_rl.environments.nemo_gym"
-    refuse([*_parameters(where, "setup_nemo_gym_config", ("config", "tokenizer"))])
+    """Raises ConfigError where NeMo-RL's setup does not start NeMo Gym as we know it."""
     refuse(_missing(OF_GYM))
 
 
 def refuse(problems: list[str]) -> None:
-    """Raises ImportError where there are any."""
+    """Raises ConfigError where there are any."""
     if problems:
-        raise ImportError(
-            "\n  ".join(
-                [f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):", *problems]
-            )
-        )
+        first = f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):"
+        raise ConfigError([Finding("engine", "\n  ".join([first, *problems]))])
 
 
 def setup_result(
@@ -96,24 +67,11 @@ def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[st
     return {k: v for k, v in named.items() if k in parameters or k not in OPTIONAL}
 
 
-def _import(module: str, name: str) -> Any:
-    return attrgetter(name)(import_module(module))
-
-
-def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str]:
-    try:
-        bound = _import(module, name)
-    except (ImportError, AttributeError) as error:
-        yield f"{module}.{name}: {error}"
-        return
-    missing = [p for p in wanted if p not in inspect.signature(bound).parameters] if wanted else []
-    if missing:
-        yield f"{module}.{name} has no parameter {', '.join(missing)}"
-
-
 def _missing(parts: Mapping[str, set[str]]) -> list[str]:
-    kinds = _kinds(_import(GRPO, "setup"))
-    return [f"{GRPO}.setup returns no {n}" for n, kind in parts.items() if kinds.count(kind) != 1]
+    from nemo_rl.algorithms import grpo  # not in the workers
+
+    kinds = _kinds(grpo.setup)
+    return [f"grpo.setup returns no {n}" for n, kind in parts.items() if kinds.count(kind) != 1]
 
 
 def _kinds(setup: Callable[..., Any]) -> list[set[str]]:

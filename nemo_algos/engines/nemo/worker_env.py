@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import nemo_algos
+from nemo_algos.config import ConfigError, Finding
 
 ROOT = Path(nemo_algos.__file__).parents[1]
 WORKERS = "nemo_rl.models.policy.workers."
@@ -35,7 +36,7 @@ def export() -> None:
 
 
 def check() -> None:
-    """Import this package on every node of the cluster. Raises ValueError with those that fail."""
+    """Import this package on every node of the cluster. Raises ConfigError with those that fail."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -53,10 +54,11 @@ def check() -> None:
     failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
     if failed:
         nodes = "; ".join(failed)
-        raise ValueError(
+        said = (
             f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every "
             f"node, and start Ray with it on PYTHONPATH ({nodes})"
         )
+        raise ConfigError([Finding("engine", said)])
 
 
 def register_worker(module: str, kind: str = "EntropyWorker") -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, evaluating, resolve
-from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, base_name
+from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, base_of
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.release import Release, is_grpo, purpose
 
@@ -49,7 +49,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
             if not OmegaConf.has_resolver(resolver):
                 OmegaConf.register_new_resolver(resolver, function)
     own: Any = OmegaConf.to_container(written)
-    name = base_name(own)
+    name = base_of(own).config
     base = release.configs.get(name)
     if base is None:
         said = (

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.derived_config import EPOCHS, OURS, TRACE, TRACED
+from nemo_algos.engines.nemo.derived_config import EPOCHS, OURS, TRACE, TRACED, base_of
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.patches import estimator_name
 from nemo_algos.engines.nemo.trace import Traced
@@ -42,6 +42,7 @@ def compose(written: DictConfig) -> Launch:
         remarks=remarks,
         update_epochs=epochs or 1,
         traced=Traced(period or 0, prompts or 2),
+        self_test=base_of(judgement.plain).self_test,
         stated=stated,
     )
 

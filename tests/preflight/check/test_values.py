@@ -40,6 +40,7 @@ MISTAKES = [
     ("grpo.val_num_generations_per_prompt=0", "error"),
     ("loss_fn.kl_input_clamp_value=-1", "error"),
     ("loss_fn.kl_output_clamp_value=0", "error"),
+    ("loss_fn.on_nonfinite=raise", "error"),
     ("logger.num_val_samples_to_print=-1", "error"),
     ("policy.dynamic_batching.train_mb_tokens=0 policy.dynamic_batching.enabled=true", "error"),
     ("policy.logprob_chunk_size=0", "error"),

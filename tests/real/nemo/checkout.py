@@ -10,6 +10,8 @@ REFS = {
     "v0.7.0": ("v0.7.0",),
     "main": ("origin/main", "main"),
     "3512": ("refs/pull/3512/merge",),  # estimators return AdvantageResult
+    "3766": ("refs/pull/3766/merge",),  # the controller's stage reads more columns
+    "3768": ("refs/pull/3768/merge",),  # its actor takes what may be None
 }  # name: revisions, first that exists
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -36,8 +37,9 @@ two releases and {pulls} merge refs of pull requests. "Typed" counts the keys wh
 from the checkout as text; "judged" the GRPO configs that `nemo-algos check` judged with ETR,
 "exceptions" those where it raised. "Unknown" are the keys that one of these configs sets, and that
 `check` calls an error over NeMo-RL's default config. The step before Ray is NeMo-RL's own trainer,
-with nine methods: it is right (to 1e-6), or refused with what is lacking. (Before 2026-06-27,
-NVIDIA-NeMo/RL#2958, the KL penalty had another gradient, which the slope shows.)
+with nine methods, behind the steps of the launcher up to NeMo-RL's setup: it is right (to 1e-6), or
+refused with what is lacking. (NVIDIA-NeMo/RL#2506 of 2026-06-24 changed the gradient of the KL
+penalty.)
 
 | ref | date | typed | judged | exceptions | unknown | step before Ray |
 |---|---|---|---|---|---|---|
@@ -126,7 +128,7 @@ def step() -> str:
     _stub_what_is_missing()
     from nemo_rl.algorithms import grpo  # pyright: ignore
 
-    from nemo_algos.engines.nemo import self_test, trial, versions
+    from nemo_algos.engines.nemo import launch, trial, versions
 
     said = {}
     trainers = {name: getattr(grpo, name) for name in ("grpo_train", "async_grpo_train")}
@@ -136,34 +138,40 @@ def step() -> str:
         trainers["grpo_train_sync"] = grpo_sync.grpo_train_sync
     steps = {name: functools.partial(trial.step, train) for name, train in trainers.items()}
     for name, one in steps.items():
-        said[name] = _answer(lambda name=name, one=one: self_test.check(name, one))
+        said[name] = _answer(lambda name=name, one=one: _tried(name, one))
     if versions.present(versions.CONTROLLER):
-        said["controller"] = _answer(_controller)
+        said["controller"] = _answer(lambda: launch.check(*_judged("single_controller.yaml")))
     right = [name for name, answer in said.items() if answer == "right"]
     others = [f"{name}: {answer}" for name, answer in said.items() if answer != "right"]
     return "; ".join([f"right: {', '.join(right)}" if right else "", *others]).strip("; ")
 
 
-def _controller() -> None:
-    import functools
-
+def _judged(name: str) -> tuple[Any, Any]:
+    """A shipped config as a run has it: NeMo-RL's, and the method."""
     from nemo_algos import config
-    from nemo_algos.engines.nemo import self_test, single_controller
     from nemo_algos.preflight.check import launcher
 
-    master = launcher.compose(config.read(config.find("single_controller.yaml"))).master_config
-    single_controller.check()
-    self_test.check("controller", functools.partial(single_controller.trial_step, master))
+    return launcher.compose(config.read(config.find(name)))[:2]
+
+
+def _tried(name: str, one: Any) -> None:
+    """As a run whose config asks for this trainer."""
+    from nemo_algos.engines.nemo import launch
+
+    with mock.patch.object(launch, "trial_of", lambda _: (name, one)):
+        launch.check(*_judged("nemo_rl.yaml"))
 
 
 def _answer(ask: Any) -> str:
     from nemo_algos.config import ConfigError
-    from nemo_algos.engines.nemo import versions
+    from nemo_algos.engines.nemo import self_test, versions
 
     try:
         versions.check()
         ask()
     except (ImportError, ConfigError) as refusal:
+        if self_test.ONLY_THE_PENALTY in str(refusal):
+            return "right without a KL penalty"
         return f"refused, {' '.join(str(refusal).split())[:400]}"
     except Exception as error:
         return f"EXCEPTION {type(error).__name__}: {' '.join(str(error).split())[:160]}"
@@ -249,7 +257,8 @@ def _grouped(step: str) -> str:
         if name == "right":
             answers[part] = []
             continue
-        lacks = re.sub(r"this NeMo-RL is not one that .*?\)\): ", "", answer)
+        lacks = re.sub(r"(engine: )?this NeMo-RL is not one that .*?\)\): ", "", answer)
+        lacks = lacks.partition(" To start without")[0]
         first = lacks.replace(f" of {name}", "").partition(" (/")[0]
         first = " a step with".join(first.split(" a step with")[:2])
         answers.setdefault(first, []).append(name)

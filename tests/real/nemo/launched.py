@@ -1,4 +1,4 @@
-"""Two steps of ETR through our launcher, from what NeMo-RL's `setup` returns.
+"""Two steps of a method through our launcher, from what NeMo-RL's `setup` returns.
 
 Workers and generation are cpu_run's, the rest is NeMo-RL's. `main` is for a process of
 its own, with a NeMo-RL that class_paths.patch has changed.
@@ -23,11 +23,11 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 
-def launched(folder: Path, patch: pytest.MonkeyPatch) -> Run:
+def launched(folder: Path, patch: pytest.MonkeyPatch, method: str = "etr") -> Run:
     """The run after its training; in this process, sequences packed."""
     overrides = ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"]
     run = Run(folder, overrides, mode="packed")
-    algorithm = build("etr")
+    algorithm = build(method)
     plain = run.config.model_dump()
     derived_config.derive(plain, algorithm)
     master = grpo.MasterConfig(**plain)

@@ -1,8 +1,9 @@
 #!/bin/sh
 # make test-nemo: NeMo-RL's own code on CPU, one version after the other, each in a process of its
 # own. NeMo-RL asks for Python 3.13: pyenv's (or its 3.12) if there is one, else uv's own.
-# NVIDIA-NeMo/RL#3512, where estimators return an AdvantageResult, is a third one where it was fetched
-# (git fetch origin refs/pull/3512/merge:refs/pull/3512/merge): for it, what meets an estimator.
+# Pull requests are tried too where they were fetched (git fetch origin refs/pull/N/merge:refs/pull/N/merge):
+# 3512 (estimators return an AdvantageResult), 3766 and 3768 (the single controller); for them, what
+# meets an estimator, and the step before Ray.
 #   tests/real/nemo/run.sh [pytest arguments]; NEMO_RL_REF=main runs that version alone.
 set -eu
 cd "$(dirname "$0")/../../.."
@@ -14,7 +15,9 @@ fi
 python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[23]*/bin/python 2>/dev/null |
 	sort -V | tail -1)
 status=0
-pull=$(git -C "$home" rev-parse --quiet --verify refs/pull/3512/merge >/dev/null && echo 3512 || true)
+pulls=$(for n in 3512 3766 3768; do
+	git -C "$home" rev-parse --quiet --verify "refs/pull/$n/merge" >/dev/null && echo $n || true
+done)
 meeting=$(printf 'tests/real/nemo/test_%s.py ' async class_paths estimator extensions grpo_train \
 	imports self_test launch)
 
@@ -24,14 +27,16 @@ suite() {
 		pytest -q -o addopts="" -n auto --maxprocesses=4 --dist=loadfile --disable-warnings "$@" || status=1
 }
 
-for ref in ${NEMO_RL_REF:-v0.7.0 main $pull}; do
+for ref in ${NEMO_RL_REF:-v0.7.0 main $pulls}; do
 	echo "NeMo-RL $ref"
 	if [ $# -gt 0 ]; then
 		suite "$@"
-	elif [ "$ref" = 3512 ]; then
-		suite $meeting
 	else
-		suite tests/real/nemo
+		case $ref in
+		3512) suite $meeting ;;
+		37*) suite tests/real/nemo/test_self_test.py ;;
+		*) suite tests/real/nemo ;;
+		esac
 	fi
 done
 exit $status

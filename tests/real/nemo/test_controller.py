@@ -11,15 +11,19 @@ from typing import Any
 
 import checkout
 import pytest
+import torch
+from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.extensions.old_policy import reconcile
+from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.nemo import launch, patches, versions
+from nemo_algos.engines.nemo import launch, patches, trial, versions
 from nemo_algos.engines.nemo.derived_config import OURS, derive
+from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.preflight.check import judge, launcher
@@ -30,6 +34,7 @@ pytest.importorskip(versions.CONTROLLER, reason="NeMo-RL v0.7.0 has none")
 from nemo_rl.algorithms.async_utils import staleness_sampler
 from nemo_rl.algorithms.single_controller_utils import config, setup, utils
 
+from nemo_algos.engines.nemo import controller_trial
 from nemo_algos.engines.nemo import single_controller as module
 
 
@@ -43,7 +48,7 @@ def fresh() -> None:
 
 
 def test_this_controller_is_known() -> None:
-    launch.check(run()[0])
+    launch.check(*run())
 
 
 NAMES = [(setup, name) for name in ("TQPolicy", "setup_single_controller", "ClippedPGLossFn")]
@@ -56,12 +61,12 @@ NAMES += [(module.Stock, "_advantage_stage")]
 def test_what_is_gone_is_named_before_ray(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    master = run()[0]
+    judged = run()
     for place in [owner] if owner is not module.Stock else [module.wrapped, module.Stock]:
         if name in vars(place):  # Ray's class has wrappers of the methods of NeMo-RL's
             monkeypatch.delattr(place, name)
-    with pytest.raises(ImportError, match=name):
-        launch.check(master)
+    with pytest.raises(ConfigError, match=name):
+        launch.check(*judged)
 
 
 @pytest.mark.parametrize("text", ["", "def _run_with_controller_liveness_watch(actor): ...", "1/0"])
@@ -71,8 +76,42 @@ def test_another_script_is_named_before_ray(
     script = tmp_path / "run_grpo_single_controller.py"
     script.write_text(text)
     monkeypatch.setattr(module, "SCRIPT", script)
-    with pytest.raises(ImportError, match=r"run_grpo_single_controller\.py .*liveness_watch"):
-        launch.check(run()[0])
+    with pytest.raises(ConfigError, match=r"run_grpo_single_controller\.py .*liveness_watch"):
+        launch.check(*run())
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_memory_knows_prompts_by_their_tokens(
+    monkeypatch: pytest.MonkeyPatch, newer: bool
+) -> None:
+    """A newer controller tells the estimator the places of the groups in a batch, not prompts."""
+    stock = Estimator.compute_advantage
+
+    def of_places(estimator: Estimator, **given: Any) -> Any:
+        if newer:
+            given["prompt_ids"] = torch.zeros(2, 1).long()
+        return stock(estimator, **given)
+
+    monkeypatch.setattr(Estimator, "compute_advantage", of_places)
+    memories = []
+    for prompt in (4, 7):
+        monkeypatch.setattr(trial, "PROMPT", [prompt])
+        algorithm = build({"name": "spo", "forgetting": "constant"})
+        estimator = Estimator(algorithm, group_size=2, batch_size=2, pad=module.PAD)
+        loss = AlgorithmLoss(ClippedPGLossConfig(), algorithm)
+        controller_trial.step(run()[0], estimator, loss)
+        assert estimator.last_rollouts is not None and estimator.last_rollouts.prompt is not None
+        assert set(estimator.last_rollouts.prompt.tolist()) == {prompt_key([prompt])}
+        memories.append(estimator.memory)
+    assert memories[0] != memories[1]
+
+
+def test_prompts_end_where_the_model_begins() -> None:
+    """Two turns; an empty response; a prompt alone of a padded row."""
+    ids = torch.tensor([[4, 5, 8, 9, 8], [4, 5, 6, 0, 0], [7, 8, 0, 0, 0]])
+    mask = torch.tensor([[0, 0, 1, 0, 1], [0] * 5, [0, 1, 0, 0, 0]])
+    found = module.prompts(ids, mask).tolist()
+    assert found == [[4, 5, 0, 0, 0], [4, 5, 6, 0, 0], [7, 0, 0, 0, 0]]
 
 
 class Part:

@@ -127,6 +127,17 @@ def in_queue(path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> Plugged:
     method, mode, correction, overrides = CASES[case]
     entropies = "entropy" in build(method).needs
     kind = megatron_worker.EntropyWorkerImpl if entropies else stock.MegatronPolicyWorkerImpl
+    queued(monkeypatch, kind)
+    plugged = Plugged(path, method, [*IN_QUEUE, *overrides], correction, mode=mode)
+    folder = path / "traces"
+    plugged.proxy = DataPlaneProxy(
+        plugged.run.policy, plugged.estimator, folder=folder, traced=TRACED
+    )
+    return plugged
+
+
+def queued(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    """A run's policy is NeMo-RL's TQPolicy over this kind of worker, and its rollouts are here."""
 
     def workers(*args: Any) -> QueueWorkers:
         made = QueueWorkers(*args)
@@ -140,12 +151,6 @@ def in_queue(path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> Plugged:
     monkeypatch.setattr(adapter, "_patch_tq_actor_runtime_env", lambda: None)
     monkeypatch.setattr(grpo_sync, "SyncRolloutActor", InProcessRollouts)
     monkeypatch.setattr(grpo_sync, "make_actor_runtime_env", lambda _: {}, raising=False)
-    plugged = Plugged(path, method, [*IN_QUEUE, *overrides], correction, mode=mode)
-    folder = path / "traces"
-    plugged.proxy = DataPlaneProxy(
-        plugged.run.policy, plugged.estimator, folder=folder, traced=TRACED
-    )
-    return plugged
 
 
 @pytest.mark.parametrize("case", CASES)

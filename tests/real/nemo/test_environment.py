@@ -11,6 +11,7 @@ from typing import Any
 
 import cpu_task
 import local_ray
+import psutil
 import pytest
 import ray
 import torch
@@ -243,4 +244,7 @@ def test_from_the_recipes_data_file_to_the_reward(
     (actor,) = {id(e): e for e in task_to_env.values()}.values()
     assert hasattr(actor, "statuses") and not hasattr(actor, "no_such_method")
     assert ray.get(actor.statuses.remote())["verifier/ok"] == 2  # pyright: ignore
+    names = (p.info for p in psutil.process_iter(["name", "num_threads"]))
+    counts = [i["num_threads"] for i in names if i["name"].startswith("ray::Verifier")]
+    assert counts and max(counts) < 200  # containers limit processes and threads
     ray.get(actor.shutdown.remote())  # pyright: ignore

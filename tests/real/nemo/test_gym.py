@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from shipped_run import compose
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
+from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import gym, launch, versions
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
@@ -60,7 +61,7 @@ def test_nemo_rls_own_gym_config_is_launched(method):
     assert algorithm.name == method
     vllm = master.policy["generation"]["vllm_cfg"]
     assert vllm["async_engine"] and vllm["expose_http_server"]
-    launch.check(master)
+    launch.check(master, algorithm)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -119,7 +120,7 @@ def test_a_setup_that_starts_no_servers_is_refused_for_gym_alone(monkeypatch):
     setup.__annotations__["return"] = tuple[tuple(types)]
     monkeypatch.setattr(launch.grpo, "setup", setup)
     versions.check()
-    with pytest.raises(ImportError, match="returns no nemo_gym"):
+    with pytest.raises(ConfigError, match="returns no nemo_gym"):
         versions.check_gym()
 
 

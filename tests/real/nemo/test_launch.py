@@ -1,6 +1,7 @@
 """From our YAML to NeMo-RL's MasterConfig: what is set, what is refused, which trainer."""
 
 import functools
+import io
 import os
 import shutil
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from launched import launched
 from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
+from rich.console import Console
 from shipped_run import SHIPPED, compose
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.nemo import launch, versions, worker_env
+from nemo_algos.engines.nemo import launch, run_script, versions, worker_env
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.judge import check
@@ -231,3 +233,81 @@ def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
     run = launched(tmp_path, monkeypatch)
     assert len(run.logger.series("train", "loss")) == 2
     assert min(run.logger.series("train", "etr/radius_positive")) > 0.2
+
+
+# what a newer NeMo-RL may ask of a launcher between its config and its trainer
+LATER: dict[str, tuple[str, object]] = {
+    "generation": ("configure_generation_config", lambda config, tokenizer, engine: config),
+    "data": ("setup_response_data", lambda tokenizer, data, env, seed, is_vlm=False: None),
+    "setup": ("grpo.setup", lambda config, tokenizer, data, val, seed, **_: None),
+}
+
+
+@pytest.mark.parametrize("step", LATER)
+def test_what_would_die_after_ray_is_refused_before(monkeypatch, step):
+    path, function = LATER[step]
+    owner, name = (launch.grpo, "setup") if path == "grpo.setup" else (launch, path)
+    function.__annotations__ = dict(getattr(getattr(owner, name), "__annotations__", {}))
+    monkeypatch.setattr(owner, name, function)
+    with pytest.raises(
+        ConfigError,
+        match=r"before training, with a small tokenizer: TypeError.*\n.*self_test: false",
+    ):
+        launch.check(*compose())
+
+
+def as_models(section):
+    """A section whose own sections are models, as NVIDIA-NeMo/RL#3197 has them."""
+    return SimpleNamespace(
+        **{k: as_models(v) if isinstance(v, dict) else v for k, v in section.items()}
+    )
+
+
+@pytest.mark.parametrize("key", ["draft", "megatron_cfg", "dtensor_cfg"])
+def test_sections_may_be_models(key):
+    master, algorithm = compose("method.name=erpo")
+    if key not in master.policy:  # v0.7.0's base config has no draft
+        return
+    master.policy[key] = as_models(master.policy[key])
+    launch.rehearse(master, algorithm)
+    assert launch.fused_logprobs(master) == {}
+
+
+def test_a_run_without_the_test_says_so(monkeypatch, tmp_path):
+    written = strict.apply_overrides(strict.read(SHIPPED), ["nemo_rl.self_test=false"])
+    judged = launcher.compose(written)
+    monkeypatch.setattr(launch, "check", lambda *_: pytest.fail("it is tested"))
+    judged.master_config.logger["log_dir"] = str(tmp_path / "logs")
+    monkeypatch.setenv("PYTHONPATH", "")
+    said = io.StringIO()
+    launch.ready(judged, Console(file=said, width=200))
+    assert "warning: nemo_rl.self_test: it is false" in said.getvalue()
+
+
+SCRIPTS = ("run_grpo.py", "run_vlm_grpo.py", "nemo_gym/run_grpo_nemo_gym.py")
+
+
+def test_the_steps_of_nemo_rls_scripts_are_known(ref):
+    names = SCRIPTS if ref == "v0.7.0" else (*SCRIPTS, "run_grpo_single_controller.py")
+    for name in names:
+        assert run_script.news(versions.EXAMPLES / name) == []
+
+
+@pytest.mark.parametrize("after", ["pprint.pprint(config)", "init_ray()"])
+def test_a_new_step_of_a_script_is_named(tmp_path, after):
+    text = (versions.EXAMPLES / "run_grpo.py").read_text()
+    lines = text.splitlines()
+    last = len(lines) - 1 - next(n for n, line in enumerate(lines[::-1]) if after in line)
+    pad = " " * (len(lines[last]) - len(lines[last].lstrip()))
+    new = ["configure_engine_env(config)", "setup(config, tokenizer, teachers=2)", "teacher.stop()"]
+    lines[last + 1 : last + 1] = [pad + line for line in new]
+    script = tmp_path / "run_grpo.py"
+    script.write_text("\n".join(lines))
+    (found,) = run_script.news(script)
+    assert found.severity == "warning"
+    assert "configure_engine_env, " in found.message and "teacher.stop" in found.message
+    assert "setup(teachers=)" in found.message and "init_ray" not in found.message
+
+
+def test_a_script_that_is_not_there_is_a_note(tmp_path):
+    assert [f.severity for f in run_script.news(tmp_path / "none.py")] == ["note"]

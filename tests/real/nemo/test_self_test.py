@@ -10,6 +10,7 @@ import textwrap
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from nemo_rl.algorithms.loss import loss_functions
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo import estimator, policy, self_test, trial, versions
+from nemo_algos.config import ConfigError
+from nemo_algos.engines.nemo import estimator, launch, policy, self_test, trial, versions
 from nemo_algos.preflight.check import launcher
 
 FILE = Path(__file__).parents[1] / "stack" / "oracle.py"
@@ -30,8 +32,8 @@ sys.modules["oracle"] = oracle
 SPEC.loader.exec_module(oracle)
 
 
-def direct(name):
-    """The papers' formula + 0.5 KL on the trial's two responses, by independent code."""
+def direct(name, kl):
+    """The papers' formula and a KL penalty on the trial's two responses, by independent code."""
     old, new, ref, entropy = (
         x[:, 1:].double() for x in (trial.OLD, trial.CURRENT, trial.REFERENCE, trial.ENTROPIES)
     )
@@ -41,7 +43,7 @@ def direct(name):
     )
     new = new.where(mask, 0.0).requires_grad_()
     signals = oracle.signals(name, batch)
-    value = oracle.Setting(kl=0.5).loss(name, new, entropy, batch, signals)
+    value = oracle.Setting(kl=kl).loss(name, new, entropy, batch, signals)
     (gradient,) = torch.autograd.grad(value, new)
     return float(value.detach()), float((gradient * trial.DIRECTION).sum())
 
@@ -61,22 +63,70 @@ def step(request):
     if request.param != "controller":
         module, name = TRAINERS[request.param]
         return lambda *given: trial.step(getattr(module, name), *given)
-    from nemo_algos.engines.nemo import single_controller
-
     written = strict.read(strict.find("single_controller.yaml"))
-    master_config = launcher.compose(written).master_config
-    return functools.partial(single_controller.trial_step, master_config)
+    return launch.trial_of(launcher.compose(written).master_config)[1]
 
 
+@pytest.mark.parametrize("kl", [0.0, 0.5])
 @pytest.mark.parametrize("name", STUDIED)
-def test_numbers_are_the_formulas(name, step):
-    assert self_test.ANSWERS[name] == pytest.approx(direct(name), rel=1e-6)
-    assert self_test.answer(name, step) == pytest.approx(direct(name), rel=1e-5)
+def test_numbers_are_the_formulas(name, kl, step):
+    assert self_test.known(name, kl) == pytest.approx(direct(name, kl), rel=1e-6)
+    assert self_test.answer(name, step, kl) == pytest.approx(direct(name, kl), rel=1e-5)
 
 
 def test_this_nemo_rl_is_known(step):
     versions.check()
     self_test.check("its trainer", step)
+
+
+def test_another_kl_penalty_is_refused_for_runs_that_have_one(monkeypatch):
+    """As NeMo-RL's before NVIDIA-NeMo/RL#2506, whose penalty has another gradient."""
+    stock = loss_functions.calculate_kl
+
+    def changed_kl(**given):
+        given["importance_sampling_weights"] = None
+        return stock(**given)
+
+    monkeypatch.setattr(loss_functions, "calculate_kl", changed_kl)
+    said = refusal()
+    assert "with grpo and a KL penalty of 0.5 has" in said and "Only the KL penalty differs" in said
+    self_test.check("grpo_train", functools.partial(trial.step, nemo_grpo.grpo_train), penalty=0.0)
+
+
+class Odd:
+    """What a newer NeMo-RL may do with a stand-in: the exception that it then raises."""
+
+    def missing(self):
+        return trial.Workers().of_a_newer_one
+
+    def broken(self):
+        return trial.Workers().run_all_workers_sharded_data("train", data=None)
+
+    def counted(self):
+        return len(trial.Silent())
+
+    def unpacked(self):
+        return dict(**trial.Silent())
+
+    def unwritten(self):
+        policy = trial.plane_policy(trial.config_of(trial.DATA_PLANE))
+        policy.prepare_step(num_samples=2, group_size=2)
+        return policy.dp_client.get_samples(["0"], "train", select_fields=["new"])
+
+
+@pytest.mark.parametrize("what", [name for name in vars(Odd) if not name.startswith("_")])
+def test_an_exception_of_a_stand_in_is_said_to_be_one(what):
+    def grpo_train(**_):
+        getattr(Odd(), what)()
+
+    said = refusal("grpo_train", SimpleNamespace(grpo_train=grpo_train))
+    assert "stand-in of the test" in said and "`nemo_rl.self_test: false`" in said, said
+
+
+def test_an_exception_of_nemo_rls_own_is_not(monkeypatch):
+    old, new, _ = CALLS["no estimator"]
+    changed(monkeypatch, nemo_grpo, ["grpo_train"], old, new)
+    assert "stand-in" not in refusal() and "`nemo_rl.self_test: false`" in refusal()
 
 
 class Wrapped:
@@ -88,7 +138,7 @@ class Wrapped:
 
 def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypatch, step):
     monkeypatch.setattr(estimator, "result_type", lambda: Wrapped)
-    with pytest.raises(ImportError, match=r"its trainer: .*Wrapped"):
+    with pytest.raises(ConfigError, match=r"its trainer: .*Wrapped"):
         self_test.check("its trainer", step)
 
 
@@ -111,7 +161,7 @@ def refusal(name="grpo_train", module=nemo_grpo):
     """Why a trainer is refused, "" where it is not."""
     try:
         self_test.check(name, functools.partial(trial.step, getattr(module, name)))
-    except ImportError as error:
+    except ConfigError as error:
         return str(error)
     return ""
 
@@ -121,23 +171,28 @@ PARTS = {
     "a renamed key of the batch": (
         "curr_logprobs_unfiltered",
         "curr_logprobs_raw",
-        r"(?s)^(?!.*with grpo has).*with quatro has loss .* instead of loss -0.1771",
+        r"(?s)^(?!.*with grpo and).*with quatro and .* has loss .* instead of loss -0.1771",
     ),
     "a renamed attribute": (
         "self.ratio_clip_min",
         "self.ratio_clip_low",
         "a step of grpo_train: (TypeError|AttributeError)",
     ),
-    "another formula": ("loss2 = -advantages", "loss2 = -1.1 * advantages", "with grpo has loss"),
+    "another formula": (
+        "loss2 = -advantages",
+        "loss2 = -1.1 * advantages",
+        "with grpo and a KL penalty of 0.5 has loss",
+    ),
     "another divisor": (
         'data["prev_logprobs"]',
         'data["generation_logprobs"]',
-        "with grpo has loss .* instead of loss -0.0033",
+        "with grpo .* has loss .* instead of loss -0.0033",
     ),
     "a key that is gone": (
         'data["sample_mask"]',
         'data["row_mask"]',
-        r"^[^\n]*\n  a step of grpo_train: KeyError: 'row_mask'$",  # once, not for each method
+        # once, not for each method
+        r"^[^\n]*\n  a step of grpo_train: KeyError: 'row_mask'\n[^\n]*$",
     ),
 }
 
@@ -211,7 +266,7 @@ def test_a_step_that_names_its_fields_fetches_the_columns_too(ref, monkeypatch):
 
 def test_a_setup_that_returns_something_else_is_refused(monkeypatch):
     changed(monkeypatch, nemo_grpo, ["setup"], "    CheckpointManager,\n", "")
-    with pytest.raises(ImportError, match="setup returns no checkpointer"):
+    with pytest.raises(ConfigError, match="setup returns no checkpointer"):
         versions.check()
 
 
@@ -244,5 +299,5 @@ def test_an_estimator_of_grpo_that_cannot_be_asked_is_a_sentence(monkeypatch, br
         raise AttributeError("no std_mode")
 
     monkeypatch.setattr(stock, broken, fail)
-    with pytest.raises(ImportError, match="GRPO estimator raises AttributeError: no std_mode"):
+    with pytest.raises(ConfigError, match="GRPO estimator raises AttributeError: no std_mode"):
         estimator.result_type.__wrapped__()
