@@ -1,6 +1,6 @@
-"""The few names of TRL and verl that the adapters read, where neither is installed.
+"""The few names of TRL, verl and NeMo-RL that our code reads, where none is installed.
 
-tests/real/peers has the trainers. A module that was imported over these is dropped again.
+tests/real has the trainers. A module that was imported over these is dropped again.
 """
 
 import sys
@@ -181,16 +181,80 @@ def verl(monkeypatch: Any, queue: Queue) -> ModuleType:
     return _over(monkeypatch, "nemo_algos.engines.adapters.verl", **modules)
 
 
+class LossSection(SimpleNamespace):
+    """NeMo-RL's ClippedPGLossConfig, whatever its fields."""
+
+    def model_copy(self, update: dict[str, Any]) -> "LossSection":
+        return LossSection(**{**vars(self), **update})
+
+
+class ClippedPGLossFn:
+    """NeMo-RL's loss without KL: the mean over sequences or tokens of min(r A, clip(r) A)."""
+
+    def __init__(self, cfg: LossSection) -> None:
+        self.cfg = cfg
+        self.ratio_clip_min, self.ratio_clip_max = cfg.ratio_clip_min, cfg.ratio_clip_max
+        self.reference_policy_kl_penalty = 0.0
+        self.metric_normalizations: dict[str, Any] = {}
+
+    def __call__(
+        self, logprobs: Tensor, data: Any, sequences: Tensor, tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        mask = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
+        advantages = data["advantages"][:, 1:]
+        ratio = (logprobs - data["prev_logprobs"][:, 1:]).exp()
+        cut = ratio.clamp(1 - self.ratio_clip_min, 1 + self.ratio_clip_max)
+        gains = torch.minimum(ratio * advantages, cut * advantages).where(mask.bool(), 0.0)
+        if self.cfg.token_level_loss:
+            loss = -gains.sum() / tokens
+        else:
+            loss = -(gains.sum(1) / mask.sum(1).clamp(min=1)).sum() / sequences
+        return loss, {"loss": loss.item()}
+
+
+class GRPOAdvantageEstimator:
+    """Whose result tells what this NeMo-RL's trainers take."""
+
+    def __init__(self, *given: Any) -> None:
+        pass
+
+    def compute_advantage(self, prompt_ids: Any, rewards: Any, mask: Tensor) -> Tensor:
+        return torch.zeros_like(mask)
+
+
+def nemo(monkeypatch: Any, module: str) -> ModuleType:
+    """`nemo_algos.engines.nemo.MODULE` over these names."""
+    loss = {"ClippedPGLossFn": ClippedPGLossFn, "ClippedPGLossConfig": LossSection}
+    loss["interfaces"] = SimpleNamespace()
+    algorithms = {
+        "advantage_estimator": SimpleNamespace(GRPOAdvantageEstimator=GRPOAdvantageEstimator)
+    }
+    keys = {"get_gdpo_reward_component_keys": lambda batch: [k for k in batch if k[:6] == "reward"]}
+    modules = {
+        "nemo_rl": {"__path__": ["/nowhere"]},
+        "nemo_rl.algorithms": algorithms,
+        "nemo_rl.algorithms.loss": loss,
+        "nemo_rl.algorithms.utils": keys,
+    }
+    for name in ("columns", "versions", "loss_metrics", "estimator", "loss"):
+        monkeypatch.delitem(sys.modules, f"nemo_algos.engines.nemo.{name}", raising=False)
+    return _over(monkeypatch, f"nemo_algos.engines.nemo.{module}", **modules)
+
+
 def _over(monkeypatch: Any, adapter: str, **modules: dict[str, Any]) -> ModuleType:
     for name, values in modules.items():
         parts = name.split(".")
         for end in range(1, len(parts)):
             parent = ".".join(parts[:end])
-            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+            if parent not in modules:
+                monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
         module = ModuleType(name)
         module.__dict__.update(values)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, adapter, raising=False)
+    before = {*sys.modules}
     found = import_module(adapter)
-    monkeypatch.setitem(sys.modules, adapter, found)  # which takes it out at the end
+    for name in {*sys.modules} - before:  # taken out at the end, what it has imported too
+        if name.startswith("nemo_algos.engines"):
+            monkeypatch.setitem(sys.modules, name, sys.modules[name])
     return found

@@ -1,4 +1,4 @@
-"""The adapters of TRL and verl over stand-ins of their trainers: which numbers reach the loss."""
+"""TRL's, verl's and NeMo-RL's adapters over stand-ins: which numbers reach the loss."""
 
 import warnings
 from types import SimpleNamespace
@@ -292,3 +292,97 @@ def test_verls_sampler_is_judged_likewise(monkeypatch, changed, name):
     rollout = OmegaConf.create(ROLLOUT | changed)
     paths = [finding.path for finding in adapter._sampler_findings(rollout)]
     assert paths == ([f"actor_rollout_ref.rollout.{name}"] if name else [])
+
+
+# ---- NeMo-RL
+
+
+def nemo_batch(**changed) -> dict:
+    """Two prompts with groups of 4; NeMo-RL's columns begin with the prompt's last token."""
+    batch = generated()
+    old = torch.nn.functional.pad(batch["old_per_token_logps"], (1, 0))
+    mask = torch.nn.functional.pad(batch["completion_mask"], (1, 0))
+    given = {
+        "prompt_ids": torch.arange(8)[:, None] // GROUP,
+        "rewards": REWARDS[:, 0].double(),
+        "mask": mask,
+        "logprobs_policy": old,
+    }
+    return given | changed
+
+
+def test_a_row_that_stands_in_for_a_response_is_of_no_group(monkeypatch):
+    """NeMo-RL's valid_mask: two such rows are two groups, and nobody's others."""
+    estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(build("grpo"))
+    came = torch.tensor([1, 1, 1, 1, 1, 1, 0, 0])
+    found = estimator.compute_advantage(**nemo_batch(valid_mask=came))[:, 1]
+    rewards = REWARDS[:, 0].double()
+    first = (rewards[:4] - rewards[:4].mean()) / (rewards[:4].std() + 1e-6)
+    close(found[:4].double(), first, 1e-6)
+    assert found[4:].tolist() == [0.0] * 4  # the rest of the second group is flat
+
+
+def test_a_memory_is_kept_and_given_to_the_next_batch(monkeypatch):
+    kept = list[dict]()
+    module = stand_ins.nemo(monkeypatch, "estimator")
+    estimator = module.Estimator(build("ema_baseline"), keep=kept.append)
+    estimator.compute_advantage(**nemo_batch())
+    estimator.compute_advantage(**nemo_batch(rewards=torch.zeros(8)))
+    assert [each["advantages"]["baseline"] for each in kept] == pytest.approx([0.375, 0.3375])
+    plain = module.Estimator(build("grpo"), keep=kept.append)
+    plain.compute_advantage(**nemo_batch())
+    assert len(kept) == 2
+
+
+def test_a_reward_that_every_response_earns_is_told_in_nemo_rl(monkeypatch, capsys):
+    """In the first batch alone."""
+    estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(build("etr"))
+    for _ in range(2):
+        estimator.compute_advantage(**nemo_batch(rewards=REWARDS.sum(1)))
+    assert capsys.readouterr().out.count("method.success_reward") == 1
+
+
+@pytest.mark.parametrize("name", ["grpo", "etr", "gspo", "quatro"])
+def test_the_loss_in_nemo_rl_is_the_embedded_engines(monkeypatch, name):
+    """A log-ratio beyond the clamp too, which NeMo-RL's own GRPO does not know."""
+    algorithm = build(name)
+    batch = nemo_batch()
+    estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(algorithm)
+    advantages = estimator.compute_advantage(**batch)
+    columns = estimator.signals_for(advantages)
+    module = stand_ins.nemo(monkeypatch, "loss")
+    section = {"force_on_policy_ratio": False, "token_level_loss": algorithm.mean == "token"}
+    section |= {"ratio_clip_min": 0.2, "ratio_clip_max": 0.2}
+    loss = module.AlgorithmLoss(stand_ins.LossSection(**section), algorithm)
+    old = batch["logprobs_policy"].clone()
+    old[1, 2] = -30.0  # now likely: the log-ratio is 29
+    mask = batch["mask"]
+    leaf = (old[:, 1:] + 0.1).clamp(max=-0.1)
+    leaf[1, 1] = -1.0
+    leaf = leaf.requires_grad_()
+    data = {
+        "token_mask": mask,
+        "sample_mask": torch.ones(8),
+        "prev_logprobs": old,
+        "generation_logprobs": old,
+        "advantages": advantages.double(),
+        **columns,
+    }
+    counts = mask[:, 1:].bool().any(1).sum(), mask[:, 1:].sum()
+    value, metrics = loss(leaf, data, *counts)
+    rollouts = Rollouts(
+        group=torch.arange(8) // GROUP,
+        rewards=batch["rewards"],
+        mask=mask[:, 1:].bool(),
+        old_logprobs=old[:, 1:],
+    )
+    other = leaf.detach().clone().requires_grad_()
+    want, wanted = batch_loss(name, other, rollouts)
+    if name in ("grpo", "gspo"):  # NeMo-RL's own ratio, which is not clamped
+        assert metrics["ratio/mean"] > 10 * wanted["ratio/mean"]
+        return
+    value.backward()
+    want.backward()
+    close(value.detach(), want.detach(), 1e-6)
+    close(leaf.grad, other.grad, 1e-5)
+    assert metrics["ratio/mean"] == pytest.approx(wanted["ratio/mean"], rel=1e-6)
