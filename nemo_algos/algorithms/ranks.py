@@ -12,21 +12,21 @@ data-parallel ranks, None for all ranks. What travels is small beside a batch's 
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Memory, Signals
-from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.rollouts import TENSORS, Rollouts
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
@@ -46,8 +46,8 @@ def rank_signals(
     that each rank cuts its rows into, in order. Raises ValueError where they cannot be cut evenly,
     the rest as `Algorithm.signals`.
     """
-    parts = _of_all_ranks(_moved(rollouts, lambda x: x.cpu()), group)
-    lengths = [len(part) for part in parts]
+    found = _of_all_ranks(_columns(rollouts), group)
+    lengths = [len(columns["rewards"]) for columns in found]
     if updates > 1 and (len(set(lengths)) > 1 or lengths[0] % updates):
         raise ValueError(
             f"the ranks have {lengths} sequences, which are not {updates} optimizer batches of "
@@ -57,15 +57,14 @@ def rank_signals(
     pieces = [of_rank.tensor_split(updates) for of_rank in rows]
     # an optimizer batch is consecutive rows: the mean of a loss term is over one
     order = torch.cat([piece[update] for update in range(updates) for piece in pieces])
-    whole, corrected = algorithm.correct(_joined(parts)[order])
+    whole, corrected = algorithm.correct(_joined(rollouts, found)[order])
     signals = algorithm.signals(whole, memory, len(order) // updates)
     signals = replace(signals, metrics={**corrected, **signals.metrics})
     own = order.argsort()[rows[dist.get_rank(group)]]
-    positions = rollouts.mask.shape[1]
-    device = rollouts.mask.device
+    width = rollouts.mask.shape[1]
 
     def mine(x: Tensor) -> Tensor:
-        return (x[own, :positions] if x.dim() == 2 else x[own]).to(device)
+        return (x[own, :width] if x.dim() == 2 else x[own]).to(rollouts.mask.device)
 
     changed = ("mask", "old_logprobs", "rollout_is_weights")  # by `Algorithm.correct`
     values = {name: getattr(whole, name) for name in changed}
@@ -96,29 +95,21 @@ def _of_all_ranks(value: T, group: ProcessGroup | None) -> list[T]:
     return found
 
 
-def _moved(rollouts: Rollouts, move: Any) -> Rollouts:
-    values = {field.name: getattr(rollouts, field.name) for field in fields(rollouts)}
-    tensors = {name: move(x) for name, x in values.items() if isinstance(x, torch.Tensor)}
-    parts = rollouts.reward_parts and {k: move(x) for k, x in rollouts.reward_parts.items()}
-    return replace(rollouts, **tensors, reward_parts=parts)
+def _columns(rollouts: Rollouts) -> dict[str, Tensor]:
+    """All that is a tensor, on the CPU; parts of the reward by ("part", name)."""
+    values: dict[Any, Any] = {name: getattr(rollouts, name) for name in (*TENSORS, "turn_rewards")}
+    values |= {("part", name): part for name, part in (rollouts.reward_parts or {}).items()}
+    return {name: value.cpu() for name, value in values.items() if value is not None}
 
 
-def _joined(parts: list[Rollouts]) -> Rollouts:
-    """All rows in order, as wide as the widest; what stands behind a shorter response is 0."""
-    first = parts[0]
-    values = dict[str, Any]()
-    for field in fields(first):
-        columns = [getattr(part, field.name) for part in parts]
-        if isinstance(columns[0], torch.Tensor):
-            values[field.name] = _stacked(columns)
-    if first.reward_parts:
-        named = {k: [(part.reward_parts or {})[k] for part in parts] for k in first.reward_parts}
-        values["reward_parts"] = {name: torch.cat(columns) for name, columns in named.items()}
-    return replace(first, **values)
-
-
-def _stacked(columns: list[Tensor]) -> Tensor:
-    if columns[0].dim() == 1:
-        return torch.cat(columns)
-    width = max(column.shape[1] for column in columns)
-    return torch.cat([F.pad(column, (0, width - column.shape[1])) for column in columns])
+def _joined(like: Rollouts, found: list[dict[Any, Tensor]]) -> Rollouts:
+    """All ranks' rows, as wide as the widest; what stands behind a shorter response is 0."""
+    joined = dict[Any, Tensor]()
+    for name, first in found[0].items():
+        columns = [columns[name] for columns in found]
+        if first.dim() == 2:
+            width = max(column.shape[1] for column in columns)
+            columns = [F.pad(column, (0, width - column.shape[1])) for column in columns]
+        joined[name] = torch.cat(columns)
+    parts = {name[1]: joined.pop(name) for name in [*joined] if isinstance(name, tuple)}
+    return replace(like, **joined, reward_parts=parts or None)
