@@ -37,8 +37,9 @@ class Batch:
             gen_logprobs=columns["generation_logprobs"].float().where(mask, 0.0),
             **own,
         )
-        self.signals = self.algorithm.signals(rollouts, {}, kept["batch_size"])
-        # the loss alone saw log-probs with noise
+        signals = self.algorithm.signals(rollouts, {}, kept["batch_size"])
+        # the loss alone saw log-probs with noise, by which it would not know these rows
+        self.signals = replace(signals, mark=None)
         self.rollouts = replace(
             rollouts, old_logprobs=kept["old_logprobs"].float().where(mask, 0.0)
         )
