@@ -1,6 +1,7 @@
 """TRL's, verl's and NeMo-RL's adapters over stand-ins: which numbers reach the loss."""
 
 import warnings
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from nemo_algos import ConfigError, LossConfig, Rollouts, batch_loss, build
+from nemo_algos.engines.adapters import slime_settings
 
 GROUP = 4
 REWARDS = torch.tensor(
@@ -386,3 +388,52 @@ def test_the_loss_in_nemo_rl_is_the_embedded_engines(monkeypatch, name):
     close(value.detach(), want.detach(), 1e-6)
     close(leaf.grad, other.grad, 1e-5)
     assert metrics["ratio/mean"] == pytest.approx(wanted["ratio/mean"], rel=1e-6)
+
+
+# ---- slime
+
+
+def slime_args(**changed) -> Namespace:
+    stock = {key: value for key, (value, _) in slime_settings.REPLACED.items()}
+    rollout = {"rollout_top_p": 1.0, "rollout_top_k": -1, "rollout_temperature": 1.0}
+    sizes = {"rollout_batch_size": 8, "n_samples_per_prompt": 4, "global_batch_size": 32}
+    own = {"grpo_std_normalization": True, "rollout_max_response_len": 64}
+    given = slime_settings.ASKED | stock | rollout | sizes | own
+    return Namespace(**given | {"method": {"name": "etr"}, "loss_fn": {}} | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "paths"),
+    [
+        ({}, []),
+        ({"rollout_top_k": 20}, ["rollout_top_k"]),
+        ({"rollout_top_p": 0.9}, []),  # slime replays what top-p kept, with a top-k too
+        ({"rollout_top_p": 0.9, "rollout_top_k": 20}, []),
+        ({"rollout_temperature": 0.7}, []),  # its trainer divides by it as well
+    ],
+)
+def test_slimes_sampler_is_judged_likewise(changed, paths):
+    args = slime_args(loss_fn={"use_importance_sampling_correction": True}, **changed)
+    algorithm = build(args.method)
+    config = LossConfig(**args.loss_fn)
+    found = [finding.path for finding in slime_settings.misfits(algorithm, config, args)]
+    assert found == paths
+    assert [*slime_settings.misfits(algorithm, LossConfig(), args)] == []
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "updates", "words"),
+    [
+        ({}, 1, ["one update"]),
+        ({}, 4, []),
+        ({"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": "k1"}, 4, ["k1"]),
+    ],
+)
+def test_slime_is_told_what_the_others_are(loss_fn, updates, words):
+    args = slime_args(global_batch_size=32 // updates)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        slime_settings.warn(build("etr"), LossConfig(**loss_fn), args)
+    assert [word in str(each.message) for word, each in zip(words, said, strict=True)] == [
+        True
+    ] * len(words)
