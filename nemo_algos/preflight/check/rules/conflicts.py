@@ -6,6 +6,7 @@ from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig, contradictions
+from nemo_algos.algorithms.extensions.sampler import sampler_changes
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
@@ -298,14 +299,20 @@ def logprobs(run: Preflight) -> Iterator[Finding]:
         yield Finding(
             f"{VLLM}.logprobs_mode", f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}"
         )
-    for key, off in {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}.items():
-        found = run[f"policy.generation.{key}"]
-        if mode == "raw_logprobs" and found not in off:
-            yield Finding(
-                f"{VLLM}.logprobs_mode",
-                f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do. "
-                f"Corrections would treat the sampler as another policy. Set it to {PROCESSED}.",
-            )
+    shared = {key: run[f"policy.generation.{key}"] for key in ("temperature", "top_p", "top_k")}
+    for key in sampler_changes(shared, 1.0) if mode == "raw_logprobs" else ():
+        yield Finding(
+            f"{VLLM}.logprobs_mode",
+            f"raw_logprobs do not include {key}={shared[key]}, but the trainer's log-probs do. "
+            f"Corrections would treat the sampler as another policy. Set it to {PROCESSED}.",
+        )
+    if run["loss_fn.use_importance_sampling_correction"] or run.known.correction.active:
+        engine = run["policy.generation.vllm_kwargs"] or {}
+        told = {"logits_processors": engine.get("logits_processors")}
+        told |= engine.get("override_generation_config") or {}
+        for key, reason in sampler_changes(told, shared["temperature"]).items():
+            section = "" if key in engine else "override_generation_config."
+            yield Finding(f"policy.generation.vllm_kwargs.{section}{key}", reason)
 
 
 def untried_gym(run: Preflight) -> Iterator[Finding]:
