@@ -5,15 +5,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
-
-from nemo_algos.config import first_line
 
 NAME = re.compile(r"step_(\d{6,})\.pt")
 
@@ -83,15 +80,13 @@ def load(path: Path) -> dict[str, Any]:
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError:
+    except OSError:
+        raise
+    except Exception:  # whatever a broken, cut or empty file leads to
         raise ValueError(
             f"{path} cannot be loaded: it is damaged, or it contains objects other than numbers "
             "and tensors, which could run code. Delete it to resume from the previous checkpoint."
         ) from None
-    except OSError:
-        raise
-    except Exception as error:  # whatever a broken pickle leads to
-        raise ValueError(f"{path} cannot be loaded: {first_line(error)}") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path} cannot be loaded: it does not contain a training state")
     return state

@@ -190,3 +190,12 @@ def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path):
         path = checkpoint.save(tmp_path, {"step": step}, keep_top_k=1)
     (tmp_path / "step_zzzzzz.pt").write_text("")
     assert checkpoint.latest(tmp_path) == path and checkpoint.steps(tmp_path) == {1_000_000: path}
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_an_empty_or_cut_checkpoint_says_what_to_do(tmp_path, size):
+    whole = tmp_path / "step_000001.pt"
+    torch.save({"step": 1, "model": torch.zeros(1000)}, whole)
+    whole.write_bytes(whole.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"Delete .* to resume from the previous checkpoint"):
+        checkpoint.load(whole)
