@@ -143,8 +143,8 @@ def _term(key: str, block: Any) -> WeightedTerm:
 
 def config_of(name: str) -> dict[str, Any]:
     """The `method` block of a shipped training config of this name; empty where there is none."""
-    path = SHIPPED / f"{name}.yaml"
-    plain: Any = OmegaConf.to_container(read(path)) if path.is_file() else {}
+    path = next((path for path in SHIPPED.glob("*.yaml") if path.stem == name), None)
+    plain: Any = OmegaConf.to_container(read(path)) if path else {}
     block = plain.get("method")
     return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
 

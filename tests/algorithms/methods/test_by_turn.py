@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.loss import batch_loss
-from nemo_algos.algorithms.rollouts import Rollouts, by_turn
+from nemo_algos.algorithms.rollouts import Rollouts
 
 METHODS = [{"name": "turn_rloo"}, {"name": "turn_etr"}, {"name": "turn_quatro"}]
 METHODS += [{"name": "turn_quatro", "ratio": "geometric_mean", "delta": 0.5}]
@@ -310,6 +310,13 @@ def test_turns_are_whole_numbers_from_0_in_their_order(wrong):
 def test_parts_of_the_reward_say_what_turns_have_earned():
     """By number and weight; a turn that no part names has earned nothing."""
     parts = {"turn_3": torch.tensor([4.0, 6.0]), "turn_1": torch.tensor([1.0, 2.0])}
-    found = by_turn(parts | {"turn_0": parts["turn_1"], "brief": parts["turn_1"]}, {"turn_3": 0.5})
+    more = {"turn_0": parts["turn_1"], "brief": parts["turn_1"]}
+    given = {"group": [0, 0], "rewards": [1, 0], "mask": torch.ones(2, 4).bool()}
+    given["old_logprobs"] = torch.full((2, 4), -1.0)
+    weights = {"turn_3": 0.5}
+    found = Rollouts(**given, reward_parts=parts | more, reward_weights=weights).turn_rewards
+    assert found is not None
     close(found, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 3.0]], dtype=torch.float64))
-    assert by_turn({"brief": parts["turn_1"]}) is None
+    own = Rollouts(**given, reward_parts=parts, turn_rewards=[[5.0], [6.0]])
+    assert own.turn_rewards.tolist() == [[5.0], [6.0]]  # written ones count
+    assert Rollouts(**given, reward_parts=more).turn_rewards is None
