@@ -217,12 +217,12 @@ SCALINGS = [
     {"rope_type": "linear", "factor": 4.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-    {
+    {  # in a head of 4 frequencies other factors are as well another base
         "rope_type": "llama3",
-        "factor": 8.0,
+        "factor": 4.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
+        "original_max_position_embeddings": 16,
     },
 ]
 
