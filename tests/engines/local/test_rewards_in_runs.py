@@ -105,6 +105,16 @@ def test_what_judges_nothing_later_leaves_the_run_as_it_was(tmp_path, overrides,
     assert (tmp_path / "runs" / "exp_001" / "checkpoints" / "step_000001.pt").exists()
 
 
+@pytest.mark.parametrize(("named", "told"), [([], 1), (["method.success_reward=odd"], 0)])
+def test_a_reward_that_every_response_earns_is_told_once(tmp_path, overrides, named, told):
+    rewards = [*reward("short", "short", weight=0.5), *reward("odd", "even_text", pool="false")]
+    done, rows = run(tmp_path, *overrides, *rewards, "method.name=etr", *named)
+    assert done.exit_code == 0 and len(rows) == 2, done.output
+    said = done.stdout + done.stderr
+    assert said.count("`method.success_reward`") == told
+    assert ("step 1: every response in a group whose rewards differ" in said) == bool(told)
+
+
 def of_parts(**parts):
     verdicts = {name: Verdict(value, "ok") for name, value in parts.items()}
     return Verdict(sum(parts.values()), "ok", parts=verdicts)
