@@ -229,11 +229,13 @@ class MethodTrainer(GRPOTrainer):
 
     def _warn(self) -> None:
         """Of what makes ratios or resumed runs another thing than they seem."""
-        own = self.model.config.to_dict()
-        active = [k for k, v in own.items() if "drop" in k and isinstance(v, float) and v > 0]
+        active = list[str]()
         for name, module in self.model.named_modules():
+            functional = getattr(module, "attention_dropout", 0.0)
             if isinstance(module, torch.nn.Dropout) and module.p > 0:
                 active.append(name.rpartition("lora_dropout")[1] or name)
+            elif isinstance(functional, float) and functional > 0:
+                active.append("attention_dropout")
         if active and self._updates > 1:
             warnings.warn(
                 f"{', '.join(dict.fromkeys(active))}: each forward pass draws another dropout "
@@ -242,7 +244,7 @@ class MethodTrainer(GRPOTrainer):
                 stacklevel=3,
             )
         period = self.args.save_steps if self.args.save_strategy == "steps" else 0
-        if period % self._updates:
+        if period >= 1 and period % self._updates:
             warnings.warn(
                 f"args.save_steps: a checkpoint after {period:g} steps lies within a generation "
                 f"batch of {self._updates} updates, and a run that goes on from it generates "

@@ -80,7 +80,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.logprobs = torch.nn.Parameter(logprobs)
         self.drop = torch.nn.Dropout(dropout)
-        self.config = SimpleNamespace(to_dict=lambda: {"attention_dropout": dropout})
+        self.attention_dropout = dropout
 
 
 class GRPOTrainer:
