@@ -70,7 +70,7 @@ class Counts:
 
     @staticmethod
     def of(mask: Tensor) -> Counts:
-        """Counts of a mask [B,S]; add those of all micro-batches and data-parallel ranks."""
+        """Counts of a mask [B,S]; add those of all micro-batches (of all ranks: `rank_counts`)."""
         lengths = token_counts(mask)
         return Counts(float((lengths > 0).sum()), float(lengths.sum()))
 
