@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from batches import make
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_algos import (
@@ -45,7 +44,6 @@ REJECTED = {"rollout_rs": "token_k1", "rollout_rs_threshold": 1.1}
 WEIGHED = {"rollout_is": "token", "rollout_is_batch_normalize": True}
 CORRECTIONS = [{}, {**WEIGHED, **REJECTED}]
 CORRECTED = ("etr", "grpo")
-WRAPPERS = {"ddp": DistributedDataParallel, "fsdp2": fully_shard}
 
 
 class Policy(nn.Module):
@@ -58,6 +56,16 @@ class Policy(nn.Module):
 
     def forward(self, logprobs: Tensor, features: Tensor) -> Tensor:
         return logprobs + self.shift(features)[..., 0]
+
+
+def wrapped(policy: Policy, wrapper: str) -> nn.Module:
+    if wrapper == "none":
+        return policy
+    if wrapper == "ddp":
+        return DistributedDataParallel(policy)
+    from torch.distributed.fsdp import fully_shard  # its import takes seconds
+
+    return fully_shard(policy)
 
 
 class World:
@@ -131,7 +139,7 @@ def together(
         memory = signals.memory
     for at in torch.arange(len(rows)).tensor_split(world.updates):
         policy = Policy()
-        trained = WRAPPERS[wrapper](policy)
+        trained = wrapped(policy, wrapper)
         counts = rank_counts(corrected.mask[at])
         loss = world.loss(trained, algorithm, rows[at], corrected[at], signals[at], counts)
         (loss.value * dist.get_world_size()).backward()
@@ -144,23 +152,35 @@ def apart(found: float, wanted: float) -> float:
     return abs(found - wanted) / max(1.0, abs(wanted))
 
 
-def errors(rank: int, size: int, port: int, wrapper: str, blocks: list[dict]) -> list[float]:
-    """Rank 0's: the largest error of the gradient and metrics of each optimizer batch."""
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
-    found = list[float]()
+def cases(size: int, blocks: list[dict]) -> Iterator[tuple[World, Algorithm]]:
     for updates in (1, 2):
         world = World(size, updates)
         for block in blocks:
             for correction in CORRECTIONS if block.get("name") in CORRECTED else CORRECTIONS[:1]:
-                algorithm = build(block, correction)
-                here = list(together(world, algorithm, wrapper))
-                wanted = alone(world, algorithm) if rank == 0 else []
-                for (gradient, metrics), (same, seen) in zip(wanted, here, strict=rank == 0):
-                    assert seen.keys() == metrics.keys(), (block, seen.keys() ^ metrics.keys())
-                    size_of = gradient.norm().clamp(min=1e-6)
-                    off = float((same - gradient).norm() / size_of)
-                    found.append(max(off, *(apart(seen[k], metrics[k]) for k in metrics)))
+                yield world, build(block, correction)
+
+
+def compared(
+    world: World, algorithm: Algorithm, found: list[tuple[Tensor, dict[str, float]]]
+) -> list[float]:
+    """The largest error of the gradient and metrics of each optimizer batch."""
+    errors = list[float]()
+    for (gradient, metrics), (same, seen) in zip(alone(world, algorithm), found, strict=True):
+        assert seen.keys() == metrics.keys(), (algorithm.name, seen.keys() ^ metrics.keys())
+        off = float((same - gradient).norm() / gradient.norm().clamp(min=1e-6))
+        errors.append(max(off, *(apart(seen[k], metrics[k]) for k in metrics)))
+    return errors
+
+
+def errors(rank: int, size: int, port: int, wrapper: str, blocks: list[dict]) -> list[float]:
+    """What rank 0 has `compared` of all cases."""
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+    found = list[float]()
+    for world, algorithm in cases(size, blocks):
+        here = list(together(world, algorithm, wrapper))
+        if rank == 0:
+            found += compared(world, algorithm, here)
     dist.barrier()
     dist.destroy_process_group()
     return found

@@ -5,15 +5,20 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from algorithms.rank import EVERY, SOME, errors
+from algorithms import rank
+from algorithms.rank import EVERY, SOME, cases, compared, errors, together
 from batches import make
 
 from nemo_algos import build, rank_signals
+from nemo_algos.algorithms import ranks
 
 HERE = Path(__file__).parent
 
@@ -30,8 +35,8 @@ def on_ranks(size: int, wrapper: str, blocks: list[dict]) -> list[float]:
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     given = [str(size), port, wrapper, json.dumps(blocks)]
     others = []
-    for rank in range(1, size):
-        command = [sys.executable, str(HERE / "rank.py"), str(rank), *given]
+    for number in range(1, size):
+        command = [sys.executable, str(HERE / "rank.py"), str(number), *given]
         others.append(subprocess.Popen(command, env=environment))
     try:
         found = errors(0, size, int(port), wrapper, blocks)
@@ -42,9 +47,54 @@ def on_ranks(size: int, wrapper: str, blocks: list[dict]) -> list[float]:
     return found
 
 
-def test_two_ranks_are_one_process():
-    found = on_ranks(2, "ddp", SOME)
-    assert len(found) == 21 and max(found) < 1e-12
+class Threads:
+    """torch.distributed among the threads of this process: what our code asks of it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.values: list = [None] * size
+        self.met = threading.Barrier(size, timeout=60)
+        self.own = threading.local()
+
+    def get_world_size(self, group: object = None) -> int:
+        return self.size
+
+    def get_rank(self, group: object = None) -> int:
+        return self.own.rank
+
+    def all_gather_object(self, found: list, value: object, group: object) -> None:
+        self.values[self.own.rank] = value
+        self.met.wait()
+        found[:] = self.values
+        self.met.wait()
+
+    def call(self, function: Callable[[], list]) -> list[list]:
+        """What each rank gets."""
+
+        def on(number: int) -> list:
+            self.own.rank = number
+            return function()
+
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(on, range(self.size)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_are_one_process(monkeypatch, size):
+    """Threads in place of processes; gradients are averaged, as DDP and FSDP do."""
+    threads = Threads(size)
+    monkeypatch.setattr(ranks, "dist", threads)
+    monkeypatch.setattr(rank, "dist", threads)
+    errors = list[float]()
+    for world, algorithm in cases(size, SOME):
+        every = threads.call(lambda w=world, a=algorithm: list(together(w, a, "none")))
+        found = list[tuple[torch.Tensor, dict[str, float]]]()
+        for update in zip(*every, strict=True):
+            gradient = torch.stack([gradient for gradient, _ in update]).mean(0)
+            assert all(metrics == update[0][1] for _, metrics in update)
+            found.append((gradient, update[0][1]))
+        errors += compared(world, algorithm, found)
+    assert len(errors) == 21 and max(errors) < 1e-12
 
 
 @pytest.mark.long
