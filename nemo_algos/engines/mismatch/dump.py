@@ -232,7 +232,16 @@ def from_arrays(arrays: dict[str, Any]) -> Dump:
     if "step" in numbers and known["step"].size:
         known["step"] = known["step"].max()
     if "mask" in numbers:
+        if not np.isin(known["mask"], (0, 1)).all():
+            raise ValueError(
+                "mask has values other than 0 and 1. Set it to 1 on the responses' tokens."
+            )
         known["mask"] = known["mask"] > 0
+        if (
+            known["mask"].shape == known["tokens"].shape
+            and (known["tokens"][known["mask"]] < 0).any()
+        ):
+            raise ValueError("tokens has ids below 0 on the mask. Give the ids of the vocabulary.")
     return Dump(**known)
 
 
