@@ -1,13 +1,16 @@
 """Configs: inheritance, overrides, and one report with every error before torch is imported."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 from says import Says
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError
+from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import check as judged
 from nemo_algos.preflight.check.local.judge import parse
@@ -286,3 +289,35 @@ def test_an_override_names_an_element_of_an_inherited_list():
 )
 def test_what_is_no_override_is_named(folder, word, said):
     assert said in "".join(problems(config.load, folder / "parent.yaml", [word]))
+
+
+def integers(model, path=""):
+    """Each whole number of a schema, by its path, with the field's bounds."""
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from integers(kind, f"{path}{name}.")
+        if int in kinds:
+            yield f"{path}{name}", field.metadata
+
+
+def test_every_number_of_the_embedded_engine_has_an_upper_bound():
+    """One above it would end a run late, or the machine: of threads and seeds as of counts."""
+    found = dict(integers(LocalConfig))
+    assert len(found) > 25
+    assert [path for path, metadata in found.items() if not any(map(is_upper, metadata))] == []
+    for key in ("policy.threads=100000", "grpo.seed=99999999999999999999999"):
+        assert problems(check, key)
+    assert problems(check, "grpo.num_prompts_per_step=1000000000")
+
+
+def is_upper(bound):
+    return getattr(bound, "le", None) is not None
+
+
+def test_a_negative_learning_rate_is_an_error():
+    (found,) = [
+        f for f in judged("nemo_rl.yaml", ["policy.optimizer.kwargs.lr=-1"]) if "lr" in f.path
+    ]
+    assert found.severity == "error"

@@ -314,8 +314,9 @@ def test_few_distinct_answers(answers, warned, tmp_path):
 @pytest.mark.parametrize(("share", "warned"), [(0.1, True), (0.4, True), (0.02, False)])
 def test_an_answer_in_some_of_the_problems(share, warned, tmp_path):
     """Of GSM8K's and MATH's problems 3 % have theirs, by chance."""
-    hints = [f" Hint: {7 * n}." if n < share * 500 else "" for n in range(500)]
-    train = [Row(n, "t", f"{n}a times seven?{hint}", str(7 * n)) for n, hint in enumerate(hints)]
+    answers = [str(1000 + n * 37 % 509) for n in range(500)]
+    hints = [f" Hint: {a}." if n < share * 500 else "" for n, a in enumerate(answers)]
+    train = [Row(n, "t", f"What is {n}x?{h}", answers[n]) for n, h in enumerate(hints)]
     dataset_checks.judge_together(Stage(tmp_path, "data"), train, [])
     assert [v.key for v in verdict.read(tmp_path)] == ["data.train"] * warned
 
@@ -323,7 +324,8 @@ def test_an_answer_in_some_of_the_problems(share, warned, tmp_path):
 def test_validation_in_another_order_of_words(tmp_path):
     text = "A farmer has {} cows and {} sheep. How many animals has the farmer?"
     moved = "How many animals has the farmer? A farmer has {1} sheep and {0} cows."
-    train = [Row(n, "t", text.format(n, n + 5), str(2 * n + 5)) for n in range(50)]
+    train = [Row(n, "t", text.format(n, n + 5), str(2 * n + 5)) for n in reversed(range(50))]
+    train = [row._replace(number=50 - row.number) for row in train]
     validation = [Row(n, "t", moved.format(n, n + 5), str(2 * n + 5)) for n in range(10)]
     others = [Row(n, "t", moved.format(n, n + 9), str(2 * n + 9)) for n in range(10)]
     dataset_checks.judge_together(Stage(tmp_path, "data"), train, others)
