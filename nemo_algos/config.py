@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from types import UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
@@ -160,6 +160,29 @@ def run_name(config: str, before: Any, after: Any) -> str:
 
 
 Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class OverrideLoader(yaml.SafeLoader):
+    """Reads the value of an override as Hydra does, and so NeMo-RL: `010`, `yes`, `3:45` are texts.
+
+    In a file they are YAML 1.1's numbers and truth values, in NeMo-RL too.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+_WHOLE = r"[-+]?(?:0|[1-9](?:_?\d)*)"
+_DIGITS = r"\d(?:_?\d)*"
+_POINT = rf"(?:(?:0|[1-9](?:_?\d)*)?\.{_DIGITS}|(?:0|[1-9](?:_?\d)*)\.)"
+for _tag, _shape in {
+    "null": "(?i:null)",
+    "bool": "(?i:true|false)",
+    "int": _WHOLE,
+    "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|{_DIGITS})[eE]{_WHOLE}|(?i:inf|nan))",
+}.items():
+    OverrideLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_shape})$"), None
+    )
 
 TAB = re.compile(r"^ *\t", re.MULTILINE)
 DEEPEST = 100  # levels of a config
@@ -322,6 +345,12 @@ def _override(config: DictConfig, written: str, behind: str = "") -> Finding | N
     behind: the next word, which may be its value.
     """
     key, equals, value = written.lstrip("+").partition("=")
+    if written.startswith("~"):
+        return Finding(
+            "",
+            f"override {written!r}: `~` deletes a key in Hydra, and is not supported here. Remove "
+            "the key from the file, or set it to a value (`key=null` where null turns it off).",
+        )
     if written != written.encode(errors="replace").decode():
         return Finding("", f"override {written!a}: it is not valid UTF-8. Write it in UTF-8.")
     if not equals or not all(key.split(".")):
@@ -329,8 +358,8 @@ def _override(config: DictConfig, written: str, behind: str = "") -> Finding | N
         hint = f", with the value behind the sign: {key}={behind}" if apart else ""
         return Finding("", f"override {written!r}: must be of the form key.path=value{hint}")
     try:
-        config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        OmegaConf.update(config, key, yaml.load(value, OverrideLoader) if value else "")
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         if isinstance(at(_plain(config), key), dict):
             return Finding(key, f"must be a section of key: value pairs, got {value}")
         return Finding("", f"override {written!r}: {' '.join(str(error).split())}")
@@ -374,7 +403,12 @@ def _read_shipped(path: Path) -> DictConfig:
 def _parent(path: Path, name: str) -> Path:
     """The file beside it, else the shipped one of that name."""
     beside = (path.parent / name).resolve()
-    return SHIPPED / name if not beside.exists() and (SHIPPED / name).exists() else beside
+    found = SHIPPED / name if not beside.exists() and (SHIPPED / name).exists() else beside
+    if found.suffix != ".yaml":  # a stranger's config may name any file of yours
+        raise ConfigError(
+            [Finding("defaults", f"{name} is not a .yaml file. Name one, or rename it.")]
+        )
+    return found
 
 
 def _read(path: Path) -> DictConfig:
@@ -383,7 +417,7 @@ def _read(path: Path) -> DictConfig:
     text = ""
     try:
         text = path.read_text()
-        _refuse_deep(text)
+        _refuse_shape(text)
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError([Finding("", _no_file(path))]) from None
@@ -395,15 +429,24 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError([Finding("", f"{path} is not valid YAML: {reason}{tab}")]) from None
     if not isinstance(config, DictConfig):
         raise ConfigError([Finding("", f"{path} must contain key: value pairs")])
+    if not all(str(key).isidentifier() for key in config):  # OmegaConf takes a text for a key
+        raise ConfigError(
+            [Finding("", f"{path} has a key that is no name. Write key: value pairs.")]
+        )
     return config
 
 
-def _refuse_deep(text: str) -> None:
-    """Raises ValueError: the stack of libyaml's composer ends the process without a word."""
+def _refuse_shape(text: str) -> None:
+    """Raises ValueError for what OmegaConf must not see.
+
+    The stack of libyaml's composer ends the process without a word; a text alone becomes a key.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
+        if not depth and isinstance(event, yaml.ScalarEvent) and event.value:
+            raise ValueError("it is one text. Write key: value pairs")  # to OmegaConf, a key
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
@@ -474,6 +517,11 @@ def validate(schema: type[Schema], data: dict[str, Any], root: str = "") -> Sche
         raise ConfigError(problems_of(error, schema, root)) from None
 
 
+def as_names(path: str) -> str:
+    """The path of an unknown key, to be printed: `...` for what is no name: it may be a secret."""
+    return ".".join(key if re.fullmatch(r"[\w-]*", key) else "..." for key in path.split("."))
+
+
 def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "") -> list[Finding]:
     """pydantic's errors as findings, unknown keys with the nearest valid name."""
     return [_finding(dict(e), schema, root) for e in error.errors()]
@@ -483,7 +531,9 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     loc = [str(part) for part in error["loc"]]
     path = ".".join([root, *loc] if root else loc)
     if error["type"] == "extra_forbidden":
-        return UnknownKey(path, f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}")
+        return UnknownKey(
+            as_names(path), f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}"
+        )
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:

@@ -1,14 +1,20 @@
 """Configs: inheritance, overrides, and one report with every error before torch is imported."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 from says import Says
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError
+from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.preflight.check.compose import compose
+from nemo_algos.preflight.check.judge import check as judged
 from nemo_algos.preflight.check.local.judge import parse
+from nemo_algos.preflight.check.release import shipped
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "examples" / "configs"
@@ -204,3 +210,114 @@ def test_shipped_files_are_read_once_and_no_config_is_another_s(monkeypatch):
 )
 def test_an_error_without_a_message_is_told_by_its_type(error, line):
     assert config.first_line(error) == line
+
+
+# ---- what a stranger's config names, and what Hydra reads
+
+SECRETS = {
+    "token": "hf_secretsecret\n",
+    "token.txt": "machine example.org login me password hf_secretsecret\n",
+    "credentials.yml": "key: hf_secretsecret\n",
+    "one.yaml": "hf_secretsecret\n",
+    "words.yaml": "machine example.org\n  password hf_secretsecret\n",
+    "pairs.yaml": "'hf_secretsecret ': 3\n",
+    "below.yaml": "policy: {'my hf_secretsecret': 3}\n",
+    "linked.yaml": "",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("parent", ["etr.yaml", "nemo_rl.yaml"])
+def test_no_text_of_a_file_that_a_config_names_is_shown(name, parent, tmp_path):
+    for other, text in SECRETS.items():
+        (tmp_path / other).write_text(text)
+    (tmp_path / "linked.yaml").unlink()
+    (tmp_path / "linked.yaml").symlink_to(tmp_path / "token")
+    write(tmp_path, "config", f"defaults: [{parent}, {name}]\n")
+    findings = judged(str(tmp_path / "config.yaml"), [])
+    assert {f.severity for f in findings} & {"error", "warning"}
+    assert not [f for f in findings if "secret" in f"{f} {f._asdict()}"]
+
+
+HYDRA = {  # as hydra.core.override_parser reads them
+    "010": "010",
+    "yes": "yes",
+    "Off": "Off",
+    "3:45:00": "3:45:00",
+    "0x10": "0x10",
+    ".inf": ".inf",
+    "[010, on, 2]": ["010", "on", 2],
+    "{a: 0b1}": {"a": "0b1"},
+    "-1_000": -1000,
+    "1e-5": 1e-5,
+    "+5": 5,
+    ".5": 0.5,
+    "5.": 5.0,
+    "INF": float("inf"),
+    "True": True,
+    "NULL": None,
+    "'1'": "1",
+    "": "",
+}
+
+
+def test_an_override_is_what_hydra_reads(folder):
+    for text, want in HYDRA.items():
+        found = config.load(folder / "child.yaml", [f"x={text}"])["x"]
+        assert (found, type(found)) == (want, type(want)), text
+
+
+def test_an_override_names_an_element_of_an_inherited_list():
+    words = ["policy.scheduler.0.kwargs.start_factor=0.5", "policy.scheduler.2.milestones=[7]"]
+    composed = compose(
+        config.apply_overrides(config.read(SHIPPED / "nemo_rl.yaml"), words), shipped()
+    )
+    first, *_, last = composed.plain["policy"]["scheduler"]
+    assert first["kwargs"]["start_factor"] == 0.5
+    assert first["name"] == "torch.optim.lr_scheduler.LinearLR"
+    assert last == {"milestones": [7]}
+    assert not composed.unknown
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("~policy.lr", "`~` deletes a key in Hydra"),
+        ("y.q.7=1", "list index out of range"),
+        ("y.q.first=1", "y.q.first"),
+    ],
+)
+def test_what_is_no_override_is_named(folder, word, said):
+    assert said in "".join(problems(config.load, folder / "parent.yaml", [word]))
+
+
+def integers(model, path=""):
+    """Each whole number of a schema, by its path, with the field's bounds."""
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from integers(kind, f"{path}{name}.")
+        if int in kinds:
+            yield f"{path}{name}", field.metadata
+
+
+def test_every_number_of_the_embedded_engine_has_an_upper_bound():
+    """One above it would end a run late, or the machine: of threads and seeds as of counts."""
+    found = dict(integers(LocalConfig))
+    assert len(found) > 25
+    assert [path for path, metadata in found.items() if not any(map(is_upper, metadata))] == []
+    for key in ("policy.threads=100000", "grpo.seed=99999999999999999999999"):
+        assert problems(check, key)
+    assert problems(check, "grpo.num_prompts_per_step=1000000000")
+
+
+def is_upper(bound):
+    return getattr(bound, "le", None) is not None
+
+
+def test_a_negative_learning_rate_is_an_error():
+    (found,) = [
+        f for f in judged("nemo_rl.yaml", ["policy.optimizer.kwargs.lr=-1"]) if "lr" in f.path
+    ]
+    assert found.severity == "error"

@@ -14,7 +14,7 @@ from nemo_algos.cli.arguments import SHAPE, complete_config, load_config, once, 
 from nemo_algos.config import ConfigError, Finding, run_name
 from nemo_algos.engines.local import manifest
 from nemo_algos.preflight.check.local.judge import judge
-from nemo_algos.terminal import Console
+from nemo_algos.terminal import Console, echo
 
 NO_NEMO_RL = (
     "nemo_rl is not installed. Run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
@@ -72,10 +72,13 @@ def _with_run_name(merged: DictConfig, config: str) -> DictConfig:
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
     configs.require("engine")
-    checked, algorithm, warnings = judge(configs.resolve(merged), resume)
-    show(warnings, err=True)
-    from nemo_algos.engines.local.run import run  # transformers, after the config is judged
-
+    try:
+        checked, algorithm, warnings = judge(configs.resolve(merged), resume)
+        show(warnings, err=True)
+        from nemo_algos.engines.local.run import run  # transformers, after the config is judged
+    except KeyboardInterrupt:
+        echo("Stopped before the first step. Nothing was saved.", err=True)
+        raise typer.Exit(130) from None
     run(checked, algorithm, resume, Console(highlight=False))
 
 

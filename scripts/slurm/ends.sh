@@ -4,12 +4,33 @@
 # `attempts` has a line for each start and end: JOB[-RESTART], time, nodes, GPUs of each, what it
 # was, the last step saved.
 
+facts=        # what Slurm said of this job
+ANSWERS=60    # seconds for an answer
+PATIENCE=1800 # seconds in which a controller may come back; the job holds its nodes meanwhile
+
+uptime_seconds() { # of a clock that nobody sets
+	local seconds
+	read -r seconds _ </proc/uptime
+	echo "${seconds%.*}"
+}
+
 ask() { # Slurm, until its controller is there; in $(), which the TERM of an end must not reach
 	trap '' TERM
-	local answer
-	until answer=$("$@" 2>&1); do
-		if [[ $answer && ! $answer =~ slurm\ controller|timed\ out|standby|Zero\ Bytes ]]; then
-			echo "$answer"
+	local answer status until
+	until=$(($(uptime_seconds) + PATIENCE))
+	while :; do
+		# not timeout(1): it would pass a TERM on
+		read -r -d '' -t "$ANSWERS" answer < <(
+			"$@" 2>&1
+			printf '\n%s' "$?"
+		)
+		status=${answer##*$'\n'}
+		answer=${answer%"$status"}
+		answer=${answer%%$'\n'}
+		[[ $status == 0 ]] && break
+		if [[ $answer && ! $answer =~ slurm\ controller|timed\ out|standby|Zero\ Bytes ]] ||
+			(($(uptime_seconds) >= until)); then
+			echo "${answer:-$1 does not answer}"
 			return 1
 		fi
 		sleep 10
@@ -44,7 +65,7 @@ look() {
 
 ended_by_slurm() { # as a signal may say, that else asks to stop
 	look
-	[[ $(fact JobState) != RUNNING ]]
+	[[ $(fact JobState) && $(fact JobState) != RUNNING ]]
 }
 
 how() { # this attempt ended
@@ -85,10 +106,11 @@ go_on() { # ends this attempt, unless that is not allowed
 	fi
 }
 
-bad_nodes() { # their names, with the reasons on stderr
+bad_nodes() { # their names, with the reasons on stderr; a site may print lines of its own
 	local step=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
 	[[ $(ask scontrol show node "$SLURMD_NODENAME") == *Gres=gpu* ]] && step+=(--gres="gpu:$GPUS_PER_NODE")
-	timeout --foreground 300 srun "${step[@]}" bash "$SCRIPTS/node.sh" | tee >(cat >&2) | cut -d: -f1
+	timeout --foreground 300 srun "${step[@]}" bash "$SCRIPTS/node.sh" | tee >(cat >&2) |
+		sed -n 's/^bad node \([^ :]*\): .*/\1/p'
 }
 
 leave_out() { # the bad nodes, beside those that --exclude names; while this attempt is being ended

@@ -62,7 +62,7 @@ if ((${#bad[@]} == 0)); then
 	kill "$watch" 2>/dev/null
 fi
 
-look
+[[ -e $RUN/finished ]] || look
 if ((status != 0 && status != 75)) && [[ $(fact JobState) == RUNNING ]]; then
 	sleep 3 # scancel ends the steps before Slurm says that the job is cancelled
 	look

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Prints what would keep a run from working on this node, a line each; job.sh runs it on each of its nodes.
 bad() {
-	echo "${SLURMD_NODENAME:-$(hostname)}: $1"
+	echo "bad node ${SLURMD_NODENAME:-$(hostname)}: $1"
 }
 
 if command -v nvidia-smi >/dev/null; then

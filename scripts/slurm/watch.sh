@@ -1,15 +1,21 @@
 #!/bin/bash
-# watch.sh RAY: ends the process RAY, ray.sub, where no step has begun for STALLED seconds. The first
-# step is exempt: it compiles, and its models are loaded. Before that it saves the stacks of all Python processes.
+# watch.sh RAY: ends the process RAY, ray.sub, where no step and no validation has begun or ended for STALLED
+# seconds. The first step is exempt: it compiles, and its models are loaded. Before that it saves the stacks of
+# all Python processes.
+# shellcheck source=/dev/null
+source "$SCRIPTS/ends.sh"
 logs=$BASE_LOG_DIR/$ATTEMPT-logs
-begun=0 lines=0 since=$SECONDS
-while ((STALLED == 0 || begun < 2 || SECONDS - since < STALLED)); do
+step='=+ Step [0-9]+/[0-9]+ =+'
+begun=0 lines=0 since=$(uptime_seconds)
+while ((STALLED == 0 || begun < 2 || $(uptime_seconds) - since < STALLED)); do
 	sleep 10
-	now=$(grep -cE '=+ Step [0-9]+/[0-9]+ =+' "$logs/ray-driver.log" 2>/dev/null)
+	signs=$(grep -oE "$step|Starting validation|Validation Results" "$logs/ray-driver.log" 2>/dev/null)
+	now=$(grep -c . <<<"$signs")
 	((now < lines)) && lines=0 # the log was truncated (logrotate): all that it has is new
-	((now > lines)) && begun=$((begun + now - lines)) lines=$now since=$SECONDS
+	((now > lines)) && since=$(uptime_seconds) &&
+		begun=$((begun + $(tail -n "$((now - lines))" <<<"$signs" | grep -cE "$step"))) && lines=$now
 done
-echo "no step began for $STALLED s (--stalled): stacks are in $logs"
+echo "no step or validation began for $STALLED s (--stalled): stacks are in $logs"
 touch "$RUN/stalled"
 
 in_containers() { # of ray.sub's names, on these nodes

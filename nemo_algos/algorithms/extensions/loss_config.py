@@ -32,7 +32,7 @@ class MismatchConfig(Section):
     """Count tokens whose |log pi_trainer - log pi_sampler| is above this, nats (.5: ratio 1.65)."""
     stop_above: float | None = Field(default=None, gt=0)
     """End the run where a step's mean |log pi_trainer - log pi_sampler| is above this, nats."""
-    dump: int = Field(default=0, ge=0)
+    dump: int = Field(default=0, ge=0, le=10**9)
     """Write log-probs for `nemo-algos mismatch` every N-th step, and at a step that
     mismatch.stop_above ends.
     """

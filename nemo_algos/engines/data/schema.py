@@ -56,13 +56,13 @@ class DataSection(PromptSection):
     """Whether a countdown solution must use every number."""
     train: Split | None = None
     validation: Split | None = None
-    max_input_seq_length: int | None = Field(default=None, gt=0)
+    max_input_seq_length: int | None = Field(default=None, gt=0, le=10**9)
     """Prompts with more tokens are dropped."""
     verifier: str = VERIFIER
     """The only reward function: `package.module:function`, or a verifier's name."""
     rewards: dict[str, RewardSection] | None = None
     """Reward functions by name. The reward is their weighted sum."""
-    verifier_workers: int = Field(default=1, gt=0)
+    verifier_workers: int = Field(default=1, gt=0, le=1024)
     """Processes of each reward function."""
 
     @property

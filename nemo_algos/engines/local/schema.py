@@ -10,6 +10,11 @@ from nemo_algos.algorithms.extensions.old_policy import OldPolicy
 from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 
+# above these a number is a slip, which would end a run late or hold the machine
+MANY = 10**6
+LONG = 10**9
+MANY_THREADS = 1024
+LARGEST_SEED = 2**32 - 1
 TINY = "countdown-tiny"
 TINY_MOE = "countdown-tiny-moe"
 Emulated = Literal["fp8_blockwise", "fp8_current", "mxfp8", "nvfp4"]
@@ -19,21 +24,21 @@ EMULATED = get_args(Emulated)  # the recipes of low_precision.py
 class GRPOSection(Section):
     """Rollout batches and evaluations."""
 
-    num_prompts_per_step: int = Field(gt=0)
+    num_prompts_per_step: int = Field(gt=0, le=MANY)
     """Prompts of a rollout batch."""
-    num_generations_per_prompt: int = Field(gt=0)
+    num_generations_per_prompt: int = Field(gt=0, le=MANY)
     """Responses per prompt: the group whose rewards are compared."""
-    max_num_steps: int = Field(gt=0)
+    max_num_steps: int = Field(gt=0, le=LONG)
     """Rollout batches of the run."""
-    num_update_epochs: int = Field(default=1, gt=0)
+    num_update_epochs: int = Field(default=1, gt=0, le=MANY)
     """Passes over each batch (ours); updates = epochs * batch / global batch."""
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, le=LARGEST_SEED)
     """Seed of problems, sampling and training."""
-    val_samples_per_prompt: int = Field(default=64, ge=0)
+    val_samples_per_prompt: int = Field(default=64, ge=0, le=MANY)
     """Responses per prompt of an evaluation; 0: no evaluation."""
-    max_val_samples: int = Field(default=128, gt=0)
+    max_val_samples: int = Field(default=128, gt=0, le=MANY)
     """Prompts of an evaluation."""
-    val_period: int = Field(default=0, ge=0)
+    val_period: int = Field(default=0, ge=0, le=LONG)
     """Steps between evaluations; 0: none."""
     val_at_start: bool = True
     """Evaluate before the first step."""
@@ -63,13 +68,13 @@ class Milestones(Section):
 class GenerationSection(Section):
     """How rollouts are sampled."""
 
-    max_new_tokens: int = Field(gt=0)
+    max_new_tokens: int = Field(gt=0, le=LONG)
     """Tokens at which a response is cut."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature. Log-probs are taken at it, too."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample only the most likely tokens that together have this probability."""
-    top_k: int | None = Field(default=None, gt=0)
+    top_k: int | None = Field(default=None, gt=0, le=LONG)
     """Sample only the N most likely tokens."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Sample only tokens with at least this share of the most likely token's probability."""
@@ -95,7 +100,7 @@ class DynamicBatching(Section):
     """Make micro-batches by tokens instead of by train_micro_batch_size."""
 
     enabled: bool = False
-    train_mb_tokens: int = Field(default=4096, gt=0)
+    train_mb_tokens: int = Field(default=4096, gt=0, le=LONG)
     """Most tokens of a micro-batch: prompt, response and padding."""
 
 
@@ -109,9 +114,9 @@ class LoraSection(Section):
     """All layers without these."""
     match_all_linear: bool = True
     """Every linear layer but the output layer."""
-    dim: int = Field(default=8, gt=0)
+    dim: int = Field(default=8, gt=0, le=MANY)
     """The adapters' rank."""
-    alpha: int = Field(default=32, gt=0)
+    alpha: int = Field(default=32, gt=0, le=MANY)
     """The adapters are scaled by alpha / dim."""
     dropout: float = Field(default=0.0, ge=0, le=0)
     """Must be 0: dropout makes the ratio differ from 1 before any update."""
@@ -136,12 +141,12 @@ class RouterReplaySection(Section):
 class Shape(Section):
     """Sizes of countdown-tiny (113,856 parameters)."""
 
-    width: int = Field(default=64, gt=0)
-    layers: int = Field(default=2, gt=0)
-    heads: int = Field(default=4, gt=0)
+    width: int = Field(default=64, gt=0, le=MANY)
+    layers: int = Field(default=2, gt=0, le=MANY)
+    heads: int = Field(default=4, gt=0, le=MANY)
     """Attention heads. vLLM on a CPU needs heads of at least 32 numbers: 2."""
-    hidden: int = Field(default=192, gt=0)
-    experts: int = Field(default=1, gt=0)
+    hidden: int = Field(default=192, gt=0, le=MANY)
+    experts: int = Field(default=1, gt=0, le=MANY)
     """Experts per layer. 1: an MLP; else each token uses two experts of size `hidden`."""
 
 
@@ -151,9 +156,9 @@ SHAPES = {TINY: Shape(), TINY_MOE: Shape(hidden=48, experts=8)}
 class TaughtSection(Section):
     """How a countdown model is taught before it trains."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """Seed of its first weights and lessons. Each seed gives another starting model."""
-    steps: int | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, gt=0, le=LONG)
     """Teaching steps of 64 right responses each; null: 700."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where it is taught. cpu: so that runs on a CPU and on a GPU start from the same model."""
@@ -175,11 +180,11 @@ class PolicySection(Section):
     """Number format of matrix products. fp8_blockwise to nvfp4 emulate Transformer Engine's
     recipes.
     """
-    train_global_batch_size: int = Field(gt=0)
+    train_global_batch_size: int = Field(gt=0, le=MANY)
     """Responses of an optimizer update."""
-    train_micro_batch_size: int = Field(gt=0)
+    train_micro_batch_size: int = Field(gt=0, le=MANY)
     """Responses per forward and backward pass."""
-    generation_batch_size: int = Field(default=64, gt=0)
+    generation_batch_size: int = Field(default=64, gt=0, le=MANY)
     """Responses that are sampled at once."""
     dynamic_batching: DynamicBatching = DynamicBatching()
     dtensor_cfg: DTensorSection = DTensorSection()
@@ -192,7 +197,7 @@ class PolicySection(Section):
     router_replay: RouterReplaySection = RouterReplaySection()
     device: Literal["cpu", "cuda", "mps", "auto"] = "auto"
     """Device (ours). auto: a GPU if there is one; the CPU for countdown models."""
-    threads: int | None = Field(default=None, gt=0)
+    threads: int | None = Field(default=None, gt=0, le=MANY_THREADS)
     """CPU threads (ours)."""
 
 
@@ -224,7 +229,7 @@ class LoggerSection(Section):
 
     log_dir: str
     """The folder of the runs' folders `exp_NNN`."""
-    num_val_samples_to_print: int = Field(default=2, ge=0)
+    num_val_samples_to_print: int = Field(default=2, ge=0, le=MANY)
     """Responses of each evaluation to print, best and worst."""
     tensorboard_enabled: bool = True
     wandb_enabled: bool = False
@@ -234,11 +239,11 @@ class LoggerSection(Section):
     trackio_enabled: bool = False
     """Log to trackio (ours)."""
     trackio: Project = Project()
-    trace_period: int = Field(default=20, ge=0)
+    trace_period: int = Field(default=20, ge=0, le=LONG)
     """Write the tokens of the first traced_prompts prompts to trace.jsonl at the first, last and
     every N-th step (ours); 0: never.
     """
-    traced_prompts: int = Field(default=2, gt=0)
+    traced_prompts: int = Field(default=2, gt=0, le=MANY)
     """Prompts of a traced step, up to 8 responses each (ours)."""
 
 
@@ -246,9 +251,9 @@ class CheckpointSection(Section):
     """Atomic checkpoints in the run's folder; the newest is always kept."""
 
     enabled: bool = True
-    save_period: int = Field(default=20, gt=0)
+    save_period: int = Field(default=20, gt=0, le=LONG)
     """Steps between checkpoints; one is also saved before each evaluation."""
-    keep_top_k: int | None = Field(default=2, gt=0)
+    keep_top_k: int | None = Field(default=2, gt=0, le=LONG)
     """Checkpoints kept besides the newest: the best by metric_name, else the newest. null: all."""
     metric_name: str | None = Field(default=None)
     """`val:NAME` or `train:NAME`."""

@@ -201,6 +201,8 @@ class Dump:
             raise ValueError(
                 "mask is empty, so no token can be compared. Set it to 1 on the responses' tokens."
             )
+        if (self.tokens[self.mask] < 0).any():
+            raise ValueError("tokens has ids below 0 on the mask. Give the ids of the vocabulary.")
         for name in ("sampler_logprobs", "trainer_logprobs"):
             if (getattr(self, name)[self.mask] > 1e-3).any():
                 raise ValueError(f"{name} has values above 0. Give log-probs in nats.")
@@ -232,6 +234,8 @@ def from_arrays(arrays: dict[str, Any]) -> Dump:
     if "step" in numbers and known["step"].size:
         known["step"] = known["step"].max()
     if "mask" in numbers:
+        if not np.isin(known["mask"], (0, 1)).all():
+            raise ValueError("mask has values other than 0 and 1. Set it to 1 on response tokens.")
         known["mask"] = known["mask"] > 0
     return Dump(**known)
 

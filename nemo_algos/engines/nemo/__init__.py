@@ -1,1 +1,1 @@
-"""The methods inside NVIDIA NeMo-RL, v0.7.0 and main (2026-08); the only importer of nemo_rl."""
+"""The methods inside NVIDIA NeMo-RL, v0.7.0 and main (2026-08)."""

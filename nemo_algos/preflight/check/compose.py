@@ -64,6 +64,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
         )
         raise ConfigError([Finding("nemo_rl.config", said)])
     tree = release.tree(name)
+    own = _by_index(own, base)
     unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release)
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
@@ -82,6 +83,19 @@ def compose(written: DictConfig, release: Release) -> Composed:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     named = {str(k): v for k, v in own.items()}
     return Composed(plain, named, base, tree, [*unknown, *wrong], release)
+
+
+def _by_index(own: Any, base: Any) -> Any:
+    """`own`, with a whole list where it names NeMo-RL's elements (`policy.scheduler.0.name`)."""
+    if not own or not isinstance(own, Mapping):
+        return own
+    if isinstance(base, list) and own.keys() <= {str(place) for place in range(len(base))}:
+        elements = OmegaConf.create(base)
+        for place, value in own.items():
+            OmegaConf.update(elements, str(place), value)
+        return OmegaConf.to_container(elements)
+    below = base if isinstance(base, Mapping) else {}
+    return {key: _by_index(value, below.get(key)) for key, value in own.items()}
 
 
 def _misplaced(

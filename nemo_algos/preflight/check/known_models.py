@@ -51,7 +51,12 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     if name not in table() and not os.path.isfile(path):
         path = _cached(name)
     if os.path.isfile(path):
-        values = json.loads(Path(path).read_text())
+        try:
+            values = json.loads(Path(path).read_text())
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a model's {FILE}: {error}. Name the folder or the file of one."
+            ) from None
         if not isinstance(values, dict):
             raise ValueError(f"{path} must contain a JSON object of key: value pairs")
         return _built(json.dumps({**over, **_override(values, over)}), path)

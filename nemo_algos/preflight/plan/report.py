@@ -30,6 +30,9 @@ PARTS = {  # of a plan: NeMo-RL's timers, of which a trainer has one
 GB = 1e9
 
 
+LONGEST = 1e7  # seconds of a step that is believed
+
+
 def read_steps(run: Path) -> dict[str, float]:
     """Median seconds by part, of `step` and of what is left, `rest`, of a driver's log.
 
@@ -46,10 +49,10 @@ def read_steps(run: Path) -> dict[str, float]:
             steps.append({"step": float(seconds)})
         elif steps:
             steps[-1].setdefault(name, float(seconds))
-    if not steps:
+    if not steps or not all(0 < step["step"] < LONGEST for step in steps):
         raise ValueError(
-            f"--measured: {file} has no line {TOTAL!r} of NeMo-RL's. Wait for the first step, or "
-            "name another log."
+            f"--measured: {file} has no line {TOTAL!r} of NeMo-RL's, or one with a time that "
+            "no step takes. Wait for the first step, or name another log."
         )
     counted = steps[1:] or steps
     found = {"step": statistics.median(step["step"] for step in counted)}

@@ -117,6 +117,7 @@ def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
         f"--nodes={at(plain, 'cluster.num_nodes')}",
         f"--time={job.time}",
         "--exclusive",
+        "--mem=0",  # all of it: where a cluster has a default, a whole node gets only that
         "--export=ALL",
         "--dependency=singleton",  # two jobs of one run would write the same checkpoints
         "--requeue",

@@ -174,12 +174,23 @@ def watched(job: Job, run: Preflight, p: Plan | None) -> tuple[Job, Finding | No
             f"it is off, because {reason}. Set the minutes after which a run without a new step "
             "is restarted.",
         )
-    limit = 60 * ceil(max(SLOWER * p.step_seconds, HANGS) / 60)
+    limit = 60 * ceil((max(SLOWER * p.step_seconds, HANGS) + 2 * _validation(run, p)) / 60)
     return job._replace(stalled=limit), note(
         "--stalled",
         f"a run without a new step for {limit // 60} minutes is restarted ({SLOWER} planned "
-        f"steps, at least {HANGS // 60} minutes). 0 turns this off.",
+        f"steps, at least {HANGS // 60} minutes, and twice a validation). 0 turns this off.",
     )
+
+
+def _validation(run: Preflight, p: Plan) -> float:
+    """Seconds of a validation at most: each of its batches waits for its longest response."""
+    if not any(run[f"grpo.{key}"] for key in ("val_period", "val_at_start", "val_at_end")):
+        return 0.0
+    size = run["grpo.val_batch_size"] or 1
+    batches = ceil((run["grpo.max_val_samples"] or size) / size)
+    responses = size * (run["grpo.val_num_generations_per_prompt"] or 1)
+    step = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    return p.phases["generation"] * batches * max(1.0, responses / step)
 
 
 def warnings(run: Preflight, job: Job, folder: Path, p: Plan | None) -> Iterator[Finding]:

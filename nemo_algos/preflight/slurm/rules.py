@@ -58,6 +58,7 @@ SHAPES = {  # what an option's value matches, and how to write it
     "--out": (PATH, f"{PATHS}: choose another folder"),
     "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
 }
+SQUASHFS = b"hsqs"  # with which such a file begins
 LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
 
 
@@ -128,6 +129,11 @@ def _missing(job: Job) -> Iterator[Finding]:
                 "--image",
                 f"pyxis needs # after the registry, got {job.image}. Write {registry}#{name}.",
             )
+    else:
+        with open(job.image, "rb") as image:
+            if image.read(len(SQUASHFS)) != SQUASHFS:
+                said = f"{job.image} is not a squashfs image. Make it by `enroot import`."
+                yield Finding("--image", said)
     if not (job.nemo_rl / "ray.sub").is_file():
         yield Finding(
             "--checkout",

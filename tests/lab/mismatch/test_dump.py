@@ -45,6 +45,25 @@ def test_what_is_written_is_read(tmp_path):
     assert dump.mask.dtype == bool and dump.tokens.dtype == dump.step.dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"mask": [[2, 1, 1], [1, 1, 0]]}, "mask 0 1"),
+        ({"mask": [[1, -1, 1], [1, 1, 0]]}, "mask 0 1"),
+        ({"mask": [[0.5, 1, 1], [1, 1, 0]]}, "mask 0 1"),
+        ({"tokens": [[-5, 6, 7], [8, 9, 0]]}, "tokens below 0"),
+    ],
+)
+def test_a_mask_has_0_and_1_and_tokens_are_ids(changed, says):
+    with pytest.raises(ValueError, match=says.split()[0]) as error:
+        from_arrays({**OURS, **changed})
+    assert str(error.value) == Says(says)
+
+
+def test_an_id_off_the_mask_may_be_a_mark_of_padding():
+    from_arrays({**OURS, "tokens": [[5, 6, 7], [8, 9, -100]]})
+
+
 def test_lines_need_no_padding_and_no_mask(tmp_path):
     """A response a line; numbers are of the response, or of the file."""
     rows = [

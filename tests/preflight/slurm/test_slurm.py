@@ -50,7 +50,7 @@ def test_the_folder_of_a_run(here, monkeypatch):
         for option in (
             *(f"job-name={job_name(run)}", "account=a", "partition=p", "nodes=4", "time=2:00:00"),
             *("exclusive", "requeue", "dependency=singleton", "open-mode=append", "export=ALL"),
-            *("signal=B:USR1@600", f"output={run}/slurm-%j.log", "qos=q"),
+            *("mem=0", "signal=B:USR1@600", f"output={run}/slurm-%j.log", "qos=q"),
         )
     }
     exported = dict(line[7:].split("=", 1) for line in lines if line.startswith("export "))
@@ -238,13 +238,16 @@ def stalled(here, line=""):
     return int(seconds), [line for line in said.err if "--stalled" in line]
 
 
-def test_a_hang_is_ten_planned_steps_or_half_an_hour(here, monkeypatch):
+def test_a_hang_is_ten_planned_steps_or_half_an_hour_and_a_validation(here, monkeypatch):
     """Where the plan knows the step: not of another model, nor of the time that tools take."""
-    assert stalled(here) == (1800, [Says("note --stalled 30 10")])
+    unvalidated = "grpo.val_period=0 grpo.val_at_start=false grpo.val_at_end=false"
+    assert stalled(here, unvalidated) == (1800, [Says("note --stalled 30 10")])
     long = "policy.max_total_sequence_length=4096 grpo.num_prompts_per_step=4096"
     planned = invoked("plan", f"{here}/etr.yaml", *long.split(), "--json")
     step = json.loads("\n".join(planned.out))["step_seconds"]
-    limit, said = stalled(here, f"{long} --margin 60")
+    validation = "grpo.max_val_samples=16384 grpo.val_num_generations_per_prompt=16"
+    assert stalled(here, validation)[0] > 2 * 1800
+    limit, said = stalled(here, f"{long} {unvalidated} --margin 60")
     assert 10 * step <= limit < 10 * step + 60 and limit > 1800 and len(said) == 1
     assert stalled(here, "--stalled 0") == (0, [])
     for unknown in ("policy.model_name=a/b", "grpo.max_rollout_turns=3"):

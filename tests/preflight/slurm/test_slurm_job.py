@@ -4,6 +4,7 @@ ray.sub is a line of shell here, and Slurm's commands are stubs; tests/real/slur
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -213,9 +214,41 @@ def test_the_first_step_of_an_attempt_may_take_its_time(run):
     assert attempt(run, f"{first}; touch $RUN/finished", STALLED=1) == (0, 0)
 
 
+def test_a_validation_is_no_hang(run):
+    log = "$BASE_LOG_DIR/7-logs/ray-driver.log"
+    (run / "logs" / "7-logs").mkdir()
+    steps = f"for i in 1 2; do echo == Step $i/9 == >>{log}; done; "
+    signs = ("Starting validation at step 2...", "Validation Results:", "Starting validation at 3")
+    later = "".join(f"/bin/sleep 1.5; echo '{sign}' >>{log}; " for sign in signs)
+    assert attempt(run, f"{steps}{later}touch $RUN/finished", STALLED=3) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["finished", "failed"])
+def test_a_controller_that_never_answers_holds_no_node(run, how):
+    """Its commands hang; after `finished` none is asked."""
+    ends = (SCRIPTS / "ends.sh").read_text()
+    own = run / "scripts"
+    shutil.copytree(SCRIPTS, own)
+    (own / "ends.sh").write_text(ends.replace("=1800", "=1").replace("=60", "=0.3"))
+    stub(run.parent, "scontrol", "exec /bin/sleep 100")
+    stub(run.parent, "squeue", "exec /bin/sleep 100")
+    began = "touch $RUN/finished" if how == "finished" else "exit 3"
+    before = time.monotonic()
+    status, _ = attempt(run, began, SCRIPTS=own)
+    assert (status, [what for what, _ in noted(run)]) == (0 if how == "finished" else 3, [how])
+    assert time.monotonic() - before < 50
+    asked = [line for line in called(run.parent, "scontrol") if "show job" in line]
+    assert bool(asked) == (how == "failed")
+
+
+def test_a_site_s_lines_are_no_nodes(run):
+    stub(run.parent, "srun", "echo 'Welcome to cluster X'; echo 'n1: quota 80 %'")
+    assert attempt(run, "touch $RUN/finished") == (0, 0)
+
+
 def test_a_bad_node_is_left_out_beside_those_that_are(run):
     """After the requeue, in the moment before its TERM ends the attempt."""
-    stub(run.parent, "srun", "echo 'n1: /tmp is full'")
+    stub(run.parent, "srun", "echo 'Welcome to cluster X'; echo 'bad node n1: /tmp is full'")
     assert attempt(run, "touch $RUN/started", SLURM_JOB_NUM_NODES=2) == (0, 1)
     assert called(run.parent, "scontrol")[-1] == "update jobid=7 excnodelist=n9,n1"
     assert not (run / "started").exists() and noted(run) == [("nodes", "0")]
@@ -224,13 +257,13 @@ def test_a_bad_node_is_left_out_beside_those_that_are(run):
 
 def test_one_node_after_another_is_bad(run):
     """It may be the nodes, or what all of them lack."""
-    stub(run.parent, "srun", "echo 'n1: cannot read the image'")
+    stub(run.parent, "srun", "echo 'bad node n1: cannot read the image'")
     statuses = [attempt(run, "", restarts=restarts) for restarts in range(3)]
     assert statuses == [(0, 1), (0, 1), (1, 0)] and noted(run) == [("nodes", "0")] * 3
 
 
 def test_where_all_nodes_are_bad_it_is_not_the_nodes(run):
-    stub(run.parent, "srun", "echo 'n1: no GPU'; echo 'n2: no GPU'")
+    stub(run.parent, "srun", "echo 'bad node n1: no GPU'; echo 'bad node n2: no GPU'")
     assert attempt(run, "touch $RUN/started", SLURM_JOB_NUM_NODES=2) == (1, 0)
     assert not (run / "started").exists()
 
@@ -344,15 +377,15 @@ def test_the_check_of_a_node(run, command, says, wrong):
     for name, script in (GOOD | {command: says}).items():
         stub(run.parent, name, script)
     said = node(run)
-    assert said.startswith(f"n1: {wrong}") if wrong else not said
+    assert said.startswith(f"bad node n1: {wrong}") if wrong else not said
 
 
 def test_a_node_that_does_not_see_the_run_or_its_image(run):
     for name, script in GOOD.items():
         stub(run.parent, name, script)
     assert not node(run, CONTAINER=f"{SCRIPTS}/job.sh")
-    assert node(run, CONTAINER="/nowhere.sqsh") == "n1: cannot read /nowhere.sqsh\n"
-    assert node(run, RUN="/nowhere") == "n1: cannot write to /nowhere\n"
+    assert node(run, CONTAINER="/nowhere.sqsh") == "bad node n1: cannot read /nowhere.sqsh\n"
+    assert node(run, RUN="/nowhere") == "bad node n1: cannot write to /nowhere\n"
 
 
 def node(run, **variables):

@@ -160,7 +160,7 @@ def test_no_odd_character_reaches_a_shell_or_sbatch(here, option):
         place = here / f"{odd}x"
         checkout(place)
         for name in ("p.py", "i.sqsh"):
-            (place / name).touch()
+            (place / name).write_text("hsqs")
         value = template.format(place)
         typed = {"nemo_rl": Path(value), "program": Path(value), "mounts": (value,)}
         job = Job("a", "b", here / "nemo-rl")

@@ -58,7 +58,11 @@ def bare_checkout(folder: Path, ray_sub: str) -> None:
 
 def write(file: Path, venv: str, base: Path, *lines: str) -> None:
     """The image: NeMo-RL, the environment VENV on the nodes, that one's Python; further lines."""
-    image = [f"{venv}:/opt/nemo_rl_venv", "/srv/nemo-rl:/opt/nemo-rl"]
+    image = [
+        "hsqs=as a squashfs image begins",
+        f"{venv}:/opt/nemo_rl_venv",
+        "/srv/nemo-rl:/opt/nemo-rl",
+    ]
     if not base.is_relative_to("/usr"):
         image.append(f"{base.parent}:{base.parent}")
     image += ["PATH=/opt/nemo_rl_venv/bin:/usr/bin:/bin:/usr/sbin:/sbin"]

@@ -6,6 +6,8 @@ Tables of patterns are run in their order; an answer's unit, number base and mod
 import re
 import unicodedata
 from collections.abc import Callable
+from fractions import Fraction
+from math import gcd, lcm
 
 import sympy.physics.units
 from sympy import Expr, Integer, Symbol
@@ -16,7 +18,9 @@ TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|operatorname|mbox|rm)\s*\{([^
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
 SIGN = re.compile(r"(\\\$|€|£)\s*([\d.,{}]*\d)")
 NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
-BASE = re.compile(r"(?<![a-zA-Z])\(?(\d+)\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
+BASE = re.compile(
+    r"(?<![a-zA-Z])(?:\\left\s*)?\(?(\d+)(?:\\right\s*)?\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$"
+)
 MODULUS = re.compile(r"\s*\(?\s*\\?(?:text\s*\{\s*)?[pb]?mod(?![a-z])\s*\}?\s*\{?\s*(\d+)[}\s).]*$")
 _FACTOR = (
     r"(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
@@ -192,19 +196,100 @@ def _speed(match: re.Match[str]) -> str:
     return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}" if units else match[0]
 
 
+def _ratio(match: re.Match[str]) -> str:
+    """3:4:5 for 6:8:10, which is no quotient, as a tuple that no point is."""
+    terms = [Fraction(term.replace(",", "")) for term in match[0].split(":")]
+    unit = Fraction(gcd(*(term.numerator for term in terms)) or 1)
+    whole = lcm(*(term.denominator for term in terms))
+    return rf"(\varrho, {', '.join(str(term * whole / unit) for term in terms)})"
+
+
 CHARACTERS = _rules(
     ("[⁰¹²³⁴-⁹⁺⁻ⁿ]+", r"^{\g<0>}"),
     ("[₀-₉]+", r"_{\g<0>}"),
     ("[¼-¾⅐-⅞]", r" \g<0>"),  # the space, because NFKC would turn 2½ into 21/2
+)
+_DEEP = r"((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)"  # what stands in braces
+_NUMERALS = r"""
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen
+"""
+DIGITS = _NUMERALS.split()
+
+
+def _unfonted(match: re.Match[str]) -> str:
+    """What a font is put around, where that has no letters; in braces where it is an argument."""
+    if re.search("[A-Za-z]", COMMAND.sub("", match[1])):
+        return match[0]
+    argument = re.search(r"[A-Za-z_^}]\s*$", match.string[: match.start()])
+    return f"{{{match[1]}}}" if argument and re.fullmatch(r"[-+\d.]{2,}", match[1]) else match[1]
+
+
+def _based(match: re.Match[str]) -> str:
+    word = match[1].lower()
+    return f"_{{{DIGITS.index(word) if word in DIGITS else word}}}"
+
+
+# How an answer looks: fonts, colors and braces around it or around a part, another word for a base.
+LOOKS = _rules(
+    (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
+    (r"\{\s*\\(?:bf|it|sl|em|bfseries|itshape|boldmath)(?![a-zA-Z])\s*", r"\\mathbf{"),
+    (r"\{\s*\\(?:rm|sf|tt|sc)(?![a-zA-Z])\s*", r"\\mathrm{"),
+    (r"\\(?:bf|it|sl|em|bfseries|itshape|boldmath)(?![a-zA-Z])\s*(?=\{)", r"\\mathbf"),
+    (r"\\(?:rm|sf|tt|sc)(?![a-zA-Z])\s*(?=\{)", r"\\mathrm"),
+    (r"\\(?:bf|it|sl|em|bfseries|itshape|boldmath|rm|sf|tt|sc)(?![a-zA-Z])\s*", " "),
+    (r"\\(?:[hv]space\*?|h?phantom|vphantom)\s*\{[^{}]*\}|\\(?:math)?strut(?![a-z])", ""),
+    (r"\\space(?![a-z])", " "),
+    (r"(?<=[\d}])\s*\\math(?:bf|it|sf|tt)\s*(?=\{[A-Za-z]{2,}\})", r"\\text"),
+    (r"\\math(?:bf|rm|sf|tt|it)(?:\s*(?=[-+\d(\[\\])|\s+(?=[a-z]))", ""),
+    (r"\\(?:text(?:bf|it|sf|sl|sc|tt|up|md|normal)|emph|[mh]box)\s*(?=\{)", r"\\text"),
+    *3  # a font in a font
+    * (
+        (
+            r"\\(?:text(?:rm)?|math(?:rm|bf|sf|tt|it|normal|op|bin|rel|ord)|bold(?:symbol)?|bm|pmb"
+            rf"|underline|ensuremath|operatorname)\s*\{{{_DEEP}\}}",
+            _unfonted,
+        ),
+    ),
+    (r"\\(?:math(?:sf|tt|it|normal|ord)|bold|pmb|ensuremath)\s*(?=\{)", r"\\mathbf"),
+    (r"(?<![A-Za-z}^_*])\{\s*\}", ""),
+    (r"(?<=\d)\{\.\}(?=\d)", "."),
+    (r"(?<![\^_])\{\s*([-+\u2212\u2013])\s*\}", r"\1"),
+    (r"(^|[-+=(,\[:<>]\s*)\{([-+]?[\d.,]+)\}", r"\1\2"),
+    *2  # around the whole
+    * (
+        (
+            rf"^\s*(?:\\(?:mathbf|boldsymbol|bm|underline|math(?:op|bin|rel|rm)))?\s*\{{{_DEEP}\}}\s*$",
+            r"\1",
+        ),
+    ),
+    (r"^\s*\\left\s*\.(.*)\\right\s*\.\s*$", r"\1"),
+    (r"\\lparen(?![a-z])", "("),
+    (r"\\rparen(?![a-z])", ")"),
+    (r"\\lbrack(?![a-z])", "["),
+    (r"\\rbrack(?![a-z])", "]"),
+    (r"\\colon(?![a-z])", ":"),
+    (r"\^\s*\{?\s*\\(?:(?:text|mathrm)\s*\{\s*o\s*\}|deg(?![a-z]))(?:\s*\})?", r"^\\circ"),
+    (r"^\(-\)(?=\d)", "-"),
+    (r"\\(?:sfrac|nicefrac)(?![a-z])", r"\\frac"),
+    (r"(?:\{\s*\})?\^\s*\{?(\d+)\}?(?:\\!)*/(?:\\!)*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
+    (r"\\overline\s*\{(\d+)\}(?=\s*_)", r"\1"),
+    (r"(?i)\\text\s*\{(\d+)([\s(]+(?:in )?base[^{}]*)\}", r"\1\\text{\2}"),
+    (
+        r"(?i)(?<=[\d)}])(?:\s*_\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*\(?\s*(?:base)?"
+        r"|(?:\s|\\[,;: ])*\(?\\(?:text|mathrm|textrm)\s*\{\s*\(?\s*(?:in\s+)?base)(?:\s*\})?[-\s]*"
+        rf"({'|'.join(DIGITS)}|\d+)[\s)}}.]*$",
+        _based,
+    ),
 )
 SPELLINGS = _rules(
     # what says nothing
     (r"(?<!\d)\*\*|\*\*(?!\d)", ""),
     (r"\\[bB]igg?[lrm]?(?![a-zA-Z])", ""),
     (r"\\(?:displaystyle|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])", ""),
-    (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-    (r"\\(?:checkmark|blacksquare)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
+    (r"\\(?:checkmark|(?:black)?square|qed)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
     (r"\\(?:boldsymbol|bm|mathbf|underline)\s*(?=\{)", ""),
+    (rf"{NUMBER}(?:\s*:\s*{NUMBER}){{2,}}", _ratio),
     # words
     (r"\\text\{ [A-Za-z][^{}]*\}", lambda match: re.sub(r"\^-?\d", "", match[0])),
     (r"\\(?:text|mathrm)\s*\{([ie])\}", r"\1"),
@@ -213,7 +298,7 @@ SPELLINGS = _rules(
     (r"(\\text\s*\{[^{}]*)\^\{(\d)\}\}", r"\1}^\2"),  # \text{cm²}
     (r"\\text\s*\{[\s,]*(and|or)[\s,]*\}", r" \1 "),
     (r"\\(?:lor|vee)(?![a-z])", " or "),
-    (r"\\text\s*\{\s*([,.;:]?)\s*\}", r"\1"),
+    (r"\\text\s*\{\s*(?:is|are|equals|is equal to)\s*\}", "="),
     (r"(?:\\text\s*\{\s*)?\b[Aa]ll real(?:s| numbers)\s*\}?", r"\\mathbb{R}"),
     (r"\\text\s*\{([^{}]*(?<![A-Za-z^])\d[^{}]*)\}", r"\1"),
     (rf"((?:\\\$|[€£])\s*{NUMBER})\s*(?:\\text\s*\{{\s*)?[kK](?![a-z])\s*\}}?", r"\1*1000"),
@@ -259,6 +344,13 @@ SPELLINGS = _rules(
     (r"(?<=\d)\[$", ")"),
     (r"\\\\\s*\[[^][]*\]", r"\\\\"),  # \\[4pt]
 )
+OTHER = r"""
+less more greater smaller larger lower higher fewer than over under below above up between at
+bounds? twice doubled? tripled? half squared cubed root log(?:arithm)? minus plus negative times
+factorial reciprocal without but except not [a-z]+n't no(?!\.) never if unless either or false wrong
+incorrect
+"""
+OF = rf"\b(?:{'|'.join(OTHER.split())})\b"
 LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
 FOR_ALL = (
     r"(?:\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}|\\forall(?![a-z]))\s*"
@@ -292,8 +384,18 @@ EDGES = _rules(
     (r"\\\(|\\\)|\$", ""),
     (r"(?i)(?:\\text\s*\{)?\s*(?<![a-z])(?:percent(?:age)?|pct)(?![a-z])\s*\}?", r"\\%"),
     (rf"^\s*(?:\\text\s*\{{)?\s*\(?[A-H](?:\)|\.\s){SPACE}*(?:\}}|(?=\d))(?=.)", ""),  # (B) 42
+    (r"(?i)^\\text\s*\{\s*(?:negative|minus)\s*\}\s*(?=[\d\\])", "-"),
+    (
+        rf"(?i)^\\text\s*\{{(?![^{{}}]*{OF})[^{{}}\d<>]*"
+        r"(?:(?:[=:]|\b(?:is|are|equals|hence|thus|therefore|takes?|gives?|gets?|has|have|point|pair"
+        r"|triple|vector|interval|set|solutions?|numbers?|values?|totals?(?: of)?),?)\s*\}"
+        r"|\}\s*[:=])",
+        "",
+    ),
+    (rf"^[a-zA-Z](?:\s*:\s*[a-zA-Z])*\s*[:=]{SPACE}*(?=-?\d+{SPACE}*(?::|$))", ""),
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
-    (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
+    (r"(\\text\s*\{[^{}]*?)[.,;]\s*\}$", r"\1}"),
+    (r"^(?:\s|=|:|\\(?:approx|to|implies|therefore|[Rr]ightarrow)(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
     (r"^(?:[a-zA-Z]|\\[a-z]+)\s*\\in(?![a-z])\s*", ""),  # x \in (1, 2)
     (r"^[a-zA-Z](?:_\{?\w+\}?)?\s*\\approx(?![a-z])\s*", ""),
@@ -321,7 +423,7 @@ REMARK = re.compile(
 )
 # Words behind a number that take it back, add to it or multiply it.
 OPEN_WORDS = r"""
-or xor oder vs if unless except else otherwise maybe perhaps possibly probably alternatively
+or xor oder vs if unless except else otherwise maybe too perhaps possibly probably alternatively
 not [a-z]+n't cannot wrong incorrect false fails? rejected excluded least most bounds? exceeds?
 plus minus squared cubed doubled tripled factorial (?-i:k) k(?=\s+(?!per)[a-z]{2}) lakhs? crores?
 [a-z]+illions? gross score pairs? couple half halves thirds fourths quarters [a-z]+[fnx]ths
@@ -336,6 +438,7 @@ UNDECIDED = [
         rf"(?i)\\text\s*\{{[^{{}}]*(?<![a-z])(?:{'|'.join(OPEN_WORDS.split())})(?![a-z])",
         rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # 12 13
         DOTS,
+        r":[^:]*:",
         r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\|=.*\n.*=",
         # x=17 \\quad x=18
         r"(?<![\w\\^])([a-zA-Z](?:_\{?\w\}?)?)\s*=(?:(?! or | and )[^=,;])*(?<![a-zA-Z\\])\1\s*=",
@@ -347,7 +450,7 @@ UNDECIDED = [
 def characters(text: str) -> str:
     """`text` with LaTeX for the signs of Unicode that have one, and ASCII digits."""
     text = unicodedata.normalize("NFKC", _apply(CHARACTERS, text))
-    return text.translate(UNICODE)
+    return _apply(LOOKS, text.translate(UNICODE))
 
 
 def spell(text: str) -> str:
@@ -368,6 +471,31 @@ def trimmed(answer: str) -> str:
 def undecided(answer: str, gold: str) -> bool:
     """Whether `answer` leaves open what it says, in a way that `gold` does not."""
     return any(rule.search(answer) and not rule.search(gold) for rule in UNDECIDED)
+
+
+# Left of "=": one value (a sum, f(2), AB), or what is no part of an expression.
+_VALUE = re.compile(r"\\(?:lim|sum|int|prod|max|min|sup|inf|pi)(?![a-z])|(?<![\\a-zA-Z])[A-Z]")
+_IGNORED = re.compile(r"_(?:\w|\{(?:[^{}]|\{[^{}]*\})*\})|\\text\s*\{[^{}]*\}|[',:]")
+_CALL = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]\([^()]*\)")
+_FUNCTION = re.compile(r"\\?(?:sqrt|log|l[ng]|exp|(?:arc)?(?:sin|cos|tan)|cot|sec|csc)(?![a-df-z])")
+_OPERATION = re.compile(r"\\[lr](?:floor|ceil|vert)|\\(?:vert|frac)|\||[-+^!/]")
+
+
+def unsolved(answer: str) -> bool:
+    """Whether `answer` is an equation for something else than its unknown: |x| = 27, x^2 = 27.
+
+    `2x = 14`, `m+n = 14` and `f(3) = 14` may be what the problem asks for.
+    """
+    side, *right = re.split(r"(?<![<>!])=", answer, maxsplit=1)
+    if not right or re.search(rf"(?i){OF}", side):
+        return bool(right)
+    left = _CALL.sub("n", _CALL.sub("n", _IGNORED.sub("", answer))).partition("=")[0]
+    unknowns = {*re.findall("[a-df-hj-z]", COMMAND.sub("", _FUNCTION.sub("", left)))}
+    if _VALUE.search(left) or not unknowns:
+        return False
+    absolute = re.search(r"\||[vV]ert(?![a-z])", left)
+    changed = _FUNCTION.search(left) or _OPERATION.search(left)
+    return bool(absolute or (changed and len(unknowns) == 1))
 
 
 def without_remarks(answer: str) -> str:

@@ -83,8 +83,11 @@ AFTER = re.compile(
 LETTER = re.compile(rf"(?<=[\d)}}])(?:\s*[A-Za-z](?<![kK])(?:\^\s*\{{?[23]\}}?)?|{latex.SPACE}+K)$")
 RESIDUES = re.compile(r"\s*-?\d+(?:\s*,\s*-?\d+)*\s*")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
-SET = re.compile(r"\s*(?:\\left)?\\\{")
-TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
+BRACKETS = {
+    "{": re.compile(r"\s*(?:\\left)?\\\{"),
+    "[": re.compile(r"\s*(?:\\left)?\[[^][]*,[^][]*\]$"),
+    "(": re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$"),
+}
 
 
 def without_markup(text: str) -> str:
@@ -177,7 +180,11 @@ def verify_math(response: str, answer: str) -> float:
         text = LETTER.sub("", text)
     if not text or latex.undecided(text, gold.text) or not expressions.consistent(text):
         return 0.0
-    words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
+    if "=" not in gold.text and latex.unsolved(text):
+        return 0.0
+    words, given = (
+        re.sub(r"\\text|\\operatorname|[\s{}()]", "", x).lower() for x in (gold.text, text)
+    )
     is_words = words.isalpha() or (words.isalnum() and re.search(r"[^\W\d]{3}", words))
     same_words = bool(is_words) and words == given
     return float(same_words or _equal(gold, text, expression(text), is_region))
@@ -267,7 +274,8 @@ def _equal(gold: Gold, text: str, given: Parsed, is_region: bool) -> bool:
     other = complexified(other)
     if gold.is_number and isinstance(other, Expr) and other.free_symbols:
         return False  # "0 apples, 5 pears" is 0 to math-verify
-    if {_bracket(text), _bracket(gold.text)} == {"{", "("}:
+    kinds = {_bracket(text), _bracket(gold.text)} - {""}
+    if len(kinds) > 1 or (gold.is_number and "[" in kinds):
         return False
     # math-verify takes 1 < x < 3 for the list 1, 3
     rest = value if is_region else other
@@ -302,4 +310,7 @@ def _bracket(text: str) -> str:
     if " or " in text:
         return "{"
     text = ASSIGNED.sub("", text)
-    return "{" if SET.match(text) else "(" if TUPLE.match(text) else ""
+    for kind, shape in BRACKETS.items():
+        if shape.match(text):
+            return kind
+    return ""

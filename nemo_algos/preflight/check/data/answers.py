@@ -30,6 +30,10 @@ PLAIN = ("a sentence", "the bare answer")  # no prompt need ask for them
 WORDS = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 
 
+HABITS = (
+    "Okay, first, let me think. Hmm, wait. Let me double-check and verify this with care. "
+    "Actually, alternatively, however, because of that, therefore, so, finally: Aha! I am sure."
+)
 LONGER = 40  # times that a thought is repeated in a long response
 SENTENCE = 4  # words of an answer that a policy would not put into a box
 
@@ -39,7 +43,8 @@ class Trial(NamedTuple):
 
     gold: the right one; long: it behind many words; short: the number at the end of an answer that
     is a sentence. The others must not be paid as the gold is: nothing, a wrong answer, half of the
-    gold, the gold taken back, the form without an answer, a part of a number, its other digits.
+    gold, the gold taken back, the form without an answer, a part of a number, its other digits, its
+    other sign, code that computes it. habits: the right one behind words that thoughts often have.
     """
 
     gold: str
@@ -53,6 +58,9 @@ class Trial(NamedTuple):
     dotted: str
     long: str
     short: str
+    negated: str
+    evaluated: str
+    habits: str
 
 
 def asked_forms(prompts: Sequence[str]) -> list[str]:
@@ -71,7 +79,8 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
     """The responses to a row with this answer; others: those of other rows."""
     gold = write_answer(form, answer)
     wrong = write_answer(form, wrong_answer(answer, others))
-    digits = re.fullmatch(r"\d{2,}", answer) is not None
+    digits = re.fullmatch(r"\d{2,18}", answer) is not None
+    number = re.fullmatch(r"-?\d+(?:\.\d+)?", answer) and float(answer)
     last = re.search(r"(-?\d[\d,]*(?:\.\d+)?)\W*$", answer)
     sentence = last and len(re.findall(r"(?<!\\)\b[^\W\d_]{2,}", answer)) >= SENTENCE
     return Trial(
@@ -88,6 +97,9 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
         else "",
         long=LONGER * f"{THOUGHT}\n" + gold,
         short=write_answer(form, last[1]) if last and sentence else "",
+        negated=write_answer(form, f"-{answer}".removeprefix("--")) if number else "",
+        evaluated=write_answer(form, f"len(range({int(answer) + 1}))-True") if digits else "",
+        habits=f"{HABITS}\n{gold}",
     )
 
 

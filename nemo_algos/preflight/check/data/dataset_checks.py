@@ -5,7 +5,7 @@ Together they show repetitions, answers that are given, validation in training, 
 
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -22,9 +22,12 @@ from nemo_algos.preflight.check.data.tokenizer_checks import TEMPLATE
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
-GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
+GIVEN = 0.05  # the same of problems that have their answer in them: of GSM8K's and MATH's 3 %
+COMMON = 0.5  # share of rows with one answer, above which it is a warning
+DISTINCT = 5  # different numbers as answers, below which it is one
 TIMES = 2  # as long as its problem: too long for an answer
 KNOWN = 0.2  # share of validation's words that training has, below which it is a warning
+WORDS = 8  # of a problem, of which fewer say another thing in another order
 ENOUGH = 20  # rows, of which fewer show no pattern
 FEW = 100  # words of validation, of which less tell nothing
 NUMBERING = re.compile(
@@ -286,10 +289,14 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
     """Answers that are all the same, or count the rows, or stand in the problem, or are longer."""
     answers = [str(row.answer).strip() for row in sorted(train, key=lambda row: row.number)]
     enough = len(train) >= ENOUGH
-    if enough and len({_value(answer) for answer in answers}) == 1:
+    counts = Counter(map(_value, answers))
+    value, most = counts.most_common(1)[0] if counts else ("", 0)
+    few = len(counts) < DISTINCT and all(re.fullmatch(r"[-\d/]+", text) for text in counts)
+    if enough and (most > COMMON * len(train) or few):
         stage.warning(
-            f"All {len(train):,} training rows have the answer {cut(answers[0], 60)!r}: the policy "
-            "would learn to write nothing else. Check output_key.",
+            f"{share(most, len(train))} training rows have the answer {cut(value, 60)!r}, and "
+            f"{len(counts)} different answers are all: the policy may learn to write that one, "
+            "whatever the problem. Check output_key.",
             "data.train",
         )
     elif enough and all(answer.isdecimal() for answer in answers):
@@ -306,7 +313,7 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
         # one letter, or digit, stands in many problems
         if len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", row.problem):
             given.append(row.number)
-    if given and len(given) > GIVEN * len(train):
+    if len(given) > max(2, GIVEN * len(train)):
         stage.warning(
             f"{share(len(given), len(train))} training problems have their answer in them "
             f"({list_rows(given)}): unless it is to be found there, the policy learns to copy it. "
@@ -326,14 +333,22 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
         )
 
 
+def _bag(row: Row) -> tuple[str, ...]:
+    """The words of a problem without their order, and its answer; of a short one the row itself."""
+    words = sorted(re.findall(r"\w+", row.problem.casefold()))
+    return (
+        (*words, _value(row.answer)) if len(words) >= WORDS else (row.problem, _value(row.answer))
+    )
+
+
 def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """Validation has other rows than training, in its words: of its language, and its task."""
-    texts = {plain(row.problem) for row in train}
-    if seen := [row.number for row in validation if plain(row.problem) in texts]:
+    texts = {text for row in train for text in (plain(row.problem), _bag(row))}
+    if seen := [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]:
         stage.wrong(
-            f"{share(len(seen), len(validation))} validation rows are training rows too "
-            f"({list_rows(seen)} of the validation data). The validation score then measures "
-            "memory. Remove them from one of the two.",
+            f"{share(len(seen), len(validation))} validation rows are training rows too, some "
+            f"perhaps in another order of words ({list_rows(seen)} of the validation data). The "
+            "validation score then measures memory. Remove them from one of the two.",
             "data.validation",
             of=(len(seen), len(validation)),
         )

@@ -33,9 +33,11 @@ KINDS = {
     "start": "the first digit alone",
     "end": "numbers that differ in the first digit",
     "dotted": "numbers with a point between their digits",
+    "negated": "numbers of the other sign",
+    "evaluated": "Python code that computes the answer (the response is run)",
 }
 AGAIN = "again"  # the gold answer, asked a second time after all others
-ASKED = (*KINDS, "doubled", "long", "short")
+ASKED = (*KINDS, "doubled", "long", "short", "habits")
 FAR = 100  # times the usual reward
 
 
@@ -362,6 +364,14 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
             f"({longer[0]['long']:g}, not {longer[0]['gold']:g}): the policy would learn to write "
             "long. Do not pay for length.",
+            key,
+        )
+    wordy = [one.rewards for one in scored if one.rewards["habits"] > one.rewards["gold"]]
+    if len(wordy) > most:
+        stage.warning(
+            f"`{key}` pays more for the same answer behind words of habit ({wordy[0]['habits']:g}, "
+            f"not {wordy[0]['gold']:g}; {cut(answers.HABITS, 60)!r}): the policy would learn to "
+            "write these. Pay only for the answer.",
             key,
         )
     silent = [r for r in (one.rewards for one in scored) if r["gold"] > r["empty"] > r["wrong"]]

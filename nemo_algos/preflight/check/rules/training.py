@@ -107,7 +107,9 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
         )
     path = peak_rate(run)
     high = 1e-3 if run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"] else 1e-4
-    if run[path] is not None and not 1e-8 <= run[path] <= high:
+    if (run[path] or 0) < 0:
+        yield error(path, f"must be 0 or more, got {run[path]:g}. Torch refuses it.")
+    elif run[path] is not None and not 1e-8 <= run[path] <= high:
         yield warning(
             path,
             f"{run[path]:g} is outside the usual 1e-08 to {high:g}. The papers use 1e-06 to "

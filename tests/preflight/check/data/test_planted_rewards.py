@@ -62,6 +62,20 @@ def noisy():
     return lambda r, a: sound(r, a) + rng.gauss(0, 0.3)
 
 
+def evaluated(text):
+    try:
+        return eval(text)
+    except Exception:
+        return None
+
+
+def number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def box(response):
     return boxed(response) or ""
 
@@ -79,6 +93,12 @@ REWARDS = {  # reward, outcome, a word of the message
         "failed",
         "point",
     ),
+    "eval": (lambda r, a: evaluated(box(r)) == int(a), "failed", "Python"),
+    "any sign": (lambda r, a: box(r).lstrip("-") == a, "failed", "sign"),
+    "absolute": (lambda r, a: bool(box(r)) and abs(number(box(r))) == int(a), "failed", "sign"),
+    "wait": (lambda r, a: sound(r, a) + 0.1 * ("wait" in r.lower()), "warning", "habit"),
+    "verify": (lambda r, a: sound(r, a) + 0.1 * ("verify" in r), "warning", "habit"),
+    "aha": (lambda r, a: sound(r, a) * (2 if "aha" in r.lower() else 1), "warning", "habit"),
     "length": (lambda r, a: sound(r, a) + 0.002 * len(r), "warning", "length"),
     "one huge": (lambda r, a: sound(r, a) * (1e6 if a == "11" else 1), "warning", "row 2"),
     "noise": (noisy, "failed", "noise"),
@@ -225,7 +245,7 @@ def test_what_a_right_response_has_in_it():
 N = 20
 RIGHT, NOT = [1.0] * N, [0.0] * N
 OTHERS = (*rewards.KINDS, "doubled", "short")
-SOUND = dict.fromkeys(("gold", "again", "long"), RIGHT) | dict.fromkeys(OTHERS, NOT)
+SOUND = dict.fromkeys(("gold", "again", "long", "habits"), RIGHT) | dict.fromkeys(OTHERS, NOT)
 
 
 def of_rows(*numbers, bad=1.0, good=0.0):
@@ -236,7 +256,11 @@ def of_rows(*numbers, bad=1.0, good=0.0):
 def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **changed):
     rows = [Row(n, "task", "?", str(n)) for n in range(1, N + 1)]
     if "gold" in changed:
-        changed = {"again": changed["gold"], "long": changed["gold"]} | changed
+        changed = (
+            {"again": changed["gold"], "long": changed["gold"]}
+            | {"habits": changed["gold"]}
+            | changed
+        )
     given = SOUND | changed
     scored = [
         rewards.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)

@@ -294,6 +294,46 @@ def test_answers_that_no_policy_need_find(problem, answer, warned, tmp_path):
     assert found == ([("warning", "data.train")] if warned else [])
 
 
+@pytest.mark.parametrize(
+    ("answers", "warned"),
+    [
+        ([n % 3 for n in range(200)], True),
+        ([0 if n % 5 else n for n in range(200)], True),
+        (["no" if n % 3 else "yes" for n in range(200)], True),
+        (["ABCD"[n % 4] for n in range(200)], False),
+        (["no" if n % 2 else "yes" for n in range(200)], False),
+        ([n * 7 % 100 for n in range(200)], False),
+    ],
+)
+def test_few_distinct_answers(answers, warned, tmp_path):
+    train = [Row(i, "t", f"What is {i} and x?", str(a)) for i, a in enumerate(answers, 1000)]
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, [])
+    assert [v.key for v in verdict.read(tmp_path)] == ["data.train"] * warned
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.1, True), (0.4, True), (0.02, False)])
+def test_an_answer_in_some_of_the_problems(share, warned, tmp_path):
+    """Of GSM8K's and MATH's problems 3 % have theirs, by chance."""
+    answers = [str(1000 + n * 37 % 509) for n in range(500)]
+    hints = [f" Hint: {a}." if n < share * 500 else "" for n, a in enumerate(answers)]
+    train = [Row(n, "t", f"What is {n}x?{h}", answers[n]) for n, h in enumerate(hints)]
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, [])
+    assert [v.key for v in verdict.read(tmp_path)] == ["data.train"] * warned
+
+
+def test_validation_in_another_order_of_words(tmp_path):
+    text = "A farmer has {} cows and {} sheep. How many animals has the farmer?"
+    moved = "How many animals has the farmer? A farmer has {1} sheep and {0} cows."
+    train = [Row(n, "t", text.format(n, n + 5), str(2 * n + 5)) for n in reversed(range(50))]
+    train = [row._replace(number=50 - row.number) for row in train]
+    validation = [Row(n, "t", moved.format(n, n + 5), str(2 * n + 5)) for n in range(10)]
+    others = [Row(n, "t", moved.format(n, n + 9), str(2 * n + 9)) for n in range(10)]
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, others)
+    assert verdict.read(tmp_path) == []
+    dataset_checks.judge_together(Stage(tmp_path, "data"), train, validation)
+    assert [v.key for v in verdict.read(tmp_path)] == ["data.validation"]
+
+
 def test_rows_that_stand_in(tmp_path):
     path = datasets.stand_in(tmp_path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
