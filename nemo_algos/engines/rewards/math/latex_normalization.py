@@ -213,7 +213,7 @@ _DEEP = r"((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)"  # what stands in braces
 NUMERALS = r"""
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen
-""".split()
+""".split()  # noqa: SIM905
 
 
 def _unfonted(match: re.Match[str]) -> str:
