@@ -168,17 +168,16 @@ class OverrideLoader(yaml.SafeLoader):
     In a file they are YAML 1.1's numbers and truth values, in NeMo-RL too.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore
 
 
-_WHOLE = r"[-+]?(?:0|[1-9](?:_?\d)*)"
-_DIGITS = r"\d(?:_?\d)*"
-_POINT = rf"(?:(?:0|[1-9](?:_?\d)*)?\.{_DIGITS}|(?:0|[1-9](?:_?\d)*)\.)"
+_WHOLE = r"(?:0|[1-9](?:_?\d)*)"
+_POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*|{_WHOLE}\.)"
 for _tag, _shape in {
     "null": "(?i:null)",
     "bool": "(?i:true|false)",
-    "int": _WHOLE,
-    "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|{_DIGITS})[eE]{_WHOLE}|(?i:inf|nan))",
+    "int": rf"[-+]?{_WHOLE}",
+    "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|\d(?:_?\d)*)[eE][-+]?{_WHOLE}|(?i:inf|nan))",
 }.items():
     OverrideLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_shape})$"), None

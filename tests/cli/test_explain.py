@@ -22,7 +22,7 @@ HAVE = f"{shipped().name}: a key of NeMo-RL, "
         (
             "grpo.num_generations_per_prompt",
             [
-                "embedded engine: int > 0, required. ",
+                "embedded engine: int > 0 <= 1000000, required. ",
                 f"{HAVE}16 in its grpo_math_1B.yaml.",
             ],
         ),

@@ -210,11 +210,10 @@ CHARACTERS = _rules(
     ("[¼-¾⅐-⅞]", r" \g<0>"),  # the space, because NFKC would turn 2½ into 21/2
 )
 _DEEP = r"((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)"  # what stands in braces
-_NUMERALS = r"""
+NUMERALS = r"""
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen
-"""
-DIGITS = _NUMERALS.split()
+""".split()  # noqa: SIM905
 
 
 def _unfonted(match: re.Match[str]) -> str:
@@ -227,7 +226,7 @@ def _unfonted(match: re.Match[str]) -> str:
 
 def _based(match: re.Match[str]) -> str:
     word = match[1].lower()
-    return f"_{{{DIGITS.index(word) if word in DIGITS else word}}}"
+    return f"_{{{NUMERALS.index(word) if word in NUMERALS else word}}}"
 
 
 # How an answer looks: fonts, colors and braces around it or around a part, another word for a base.
@@ -278,7 +277,7 @@ LOOKS = _rules(
     (
         r"(?i)(?<=[\d)}])(?:\s*_\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*\(?\s*(?:base)?"
         r"|(?:\s|\\[,;: ])*\(?\\(?:text|mathrm|textrm)\s*\{\s*\(?\s*(?:in\s+)?base)(?:\s*\})?[-\s]*"
-        rf"({'|'.join(DIGITS)}|\d+)[\s)}}.]*$",
+        rf"({'|'.join(NUMERALS)}|\d+)[\s)}}.]*$",
         _based,
     ),
 )
