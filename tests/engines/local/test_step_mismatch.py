@@ -80,7 +80,7 @@ def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypa
     [
         ("mismatch.treshold=1", "mismatch.treshold", "threshold"),
         ("mismatch.stop_above=0", "mismatch.stop_above", "0"),
-        ("mismatch.threshold=.nan", "mismatch.threshold", "nan"),
+        ("mismatch.threshold=nan", "mismatch.threshold", "nan"),
         ("mismatch.threshold=x", "mismatch.threshold", "number"),
         ("mismatch=3", "mismatch", "3"),
     ],
