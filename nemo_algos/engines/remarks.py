@@ -56,9 +56,10 @@ SIGNS = (
     Sign(
         lambda row, run: row.get("length/cut_share", 0) >= NEARLY_ALL,
         lambda row, run: (
-            f"{row['length/cut_share']:.0%} of the responses are cut at policy.generation."
-            f"max_new_tokens={run.limit} (mean reward {row['reward/mean']:.3g}). Raise it; or, where "
-            "the policy no longer ends what it writes, go back to an earlier checkpoint"
+            f"{row['length/cut_share']:.0%} of the responses are cut at "
+            f"policy.generation.max_new_tokens={run.limit}, with a mean reward of "
+            f"{row['reward/mean']:.3g}. Raise it; or, where the policy no longer ends what it "
+            "writes, go back to an earlier checkpoint"
         ),
         least=1,
     ),
@@ -211,7 +212,7 @@ class Remarks:
                 f"The best {HELD_OUT} is {known[best]:.3f}, after step {best}; the last one is "
                 f"{known[max(known)]:.3f}, after step {max(known)}."
             )
-        told = [text.partition(". ")[0] for text in self.said[:SHOWN]]
+        told = [text.partition("; ")[0].partition(". ")[0] for text in self.said[:SHOWN]]
         more = f" The first {SHOWN}:" * (len(self.said) > SHOWN)
         parts.append(f"Warnings: {len(self.said)}.{more}")
         say(" ".join([*parts, *(f"{text.rstrip('.')}." for text in told)]))

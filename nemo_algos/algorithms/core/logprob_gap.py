@@ -102,7 +102,7 @@ class Monitor:
         lost = found["mismatch/nonfinite"]
         tokens = int(mask.sum())
         level = mean * (mean > self.sick)
-        risen = self._risen(mean) * (not level)
+        risen = self.risen(mean) * (not level)
         seen = {
             f"the log-probs of {lost:.0f} of {tokens} tokens are not finite": lost,
             f"{found.get('mismatch/rare', 0):.0f} of {tokens} tokens differ by {least:.2g} nats or "
@@ -124,7 +124,7 @@ class Monitor:
             "`nemo-algos mismatch` name the cause"
         )
 
-    def _risen(self, mean: float) -> float:
+    def risen(self, mean: float) -> float:
         """The median of the last steps, where it is above the usual and twice the lowest one; or 0.
 
         All these steps must be above all those of the lowest: a mean that wavers slowly within its

@@ -42,7 +42,7 @@ def listen(logger: Any, remarks: Remarks) -> None:
         if prefix != "train":
             return
         for name, value in metrics.items():
-            row[NEMO_RL.get(name, name)] = value
+            row[NEMO_RL.get(name) or name] = value
         if "reward" in metrics:
             judged = {k: n for k, n in row.items() if k.startswith("verifier/")}
             if judged:
