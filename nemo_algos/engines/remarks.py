@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 Row = Mapping[str, float]  # a step's metrics by the names of docs/local_engine.md
 HELD_OUT = "validation/accuracy"
-NUMBERS = ("reward/mean", "loss", "grad_norm", "entropy/exact")  # that must be finite
+NUMBERS = ("reward/mean", "loss", "grad_norm")  # that must be finite
 WEIGHTS = ("correction/weight_mean", "correction/ess")
 FAINT = 0.5  # of a mean weight, or of the share of tokens that count
 NEARLY_ALL = 0.9
@@ -39,11 +39,6 @@ class Sign(NamedTuple):
     there: Callable[[Row, "Remarks"], bool]
     text: Callable[[Row, "Remarks"], str]
     least: int = SETTLED
-
-
-def entropy(row: Row) -> float:
-    """In nats per token."""
-    return row.get("entropy/exact", row.get("entropy/approximate", inf))
 
 
 def listed(row: Row, names: Sequence[str]) -> str:
@@ -111,11 +106,11 @@ SIGNS = (
         least=1,
     ),
     Sign(  # below 1 / n nats a response: of n less than one is not the likeliest
-        lambda row, run: entropy(row) * row.get("length/mean", inf) * run.alike < 1,
+        lambda row, run: row["entropy/exact"] * row.get("length/mean", inf) * run.alike < 1,
         lambda row, run: (
-            f"the entropy is {entropy(row):.2g} nats per token: the responses to a prompt are all "
-            "the same, and nothing new is tried. Go back to an earlier checkpoint, with a lower "
-            "learning rate, a higher upper clip bound or an entropy term"
+            f"the entropy is {row['entropy/exact']:.2g} nats per token: the responses to a prompt "
+            "are all the same, and nothing new is tried. Go back to an earlier checkpoint, with a "
+            "lower learning rate, a higher upper clip bound or an entropy term"
         ),
     ),
     Sign(
@@ -165,6 +160,7 @@ class Remarks:
             self.held_out[step] = row[HELD_OUT]
         if "reward/mean" not in row:
             return []
+        row.setdefault("entropy/exact", row.get("entropy/approximate", inf))
         found = list[str]()
         failed = row.get("reward/unverified", 0)
         total = int(row.get("responses", self.responses))
