@@ -14,7 +14,7 @@ DIES = 2  # the last step with rewards
 def test_rewards_that_end_are_told_once_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = cpu_task.Environment.step
+    step = cpu_task.OddTokens.step
     calls: list[int] = []
 
     def dying(self: Any, *args: Any) -> Any:
@@ -22,7 +22,7 @@ def test_rewards_that_end_are_told_once_and_at_the_end(
         calls.append(1)
         return found._replace(rewards=found.rewards * (len(calls) <= DIES))
 
-    monkeypatch.setattr(cpu_task.Environment, "step", dying)
+    monkeypatch.setattr(cpu_task.OddTokens, "step", dying)
     launched(tmp_path, monkeypatch, steps=6)
     lines = capsys.readouterr().out.splitlines()
     (warning,) = (line for line in lines if line.startswith("warning: "))
