@@ -56,13 +56,13 @@ def read_lines(path: Path, shape: type[BaseModel] = JsonObject) -> Iterator[dict
 
 def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, Any]:
     """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
-    value = _object(content(path), shape, str(path), "remove the file")
+    value = _object(content(path), shape, str(path), "name another run")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         below = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
         level = [x for x in below if isinstance(x, (dict, list))]
     if level:
-        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep. Remove the file.")
+        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep. Name another run.")
     return value
 
 

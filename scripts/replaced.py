@@ -76,6 +76,7 @@ ROWS = {
         "`log_metrics` of its logger",
         "a run with verifiers as environments; never put back",
     ),
+    "policy.listen": ("the same of its logger", "a run; never put back"),
     "worker_env.register_worker": ("an entry of `ACTOR_ENVIRONMENT_REGISTRY`", "the process"),
     "trial.without_ray": (
         "Ray's `get` and `kill`, `time.sleep`, `memory_summary`, `make_actor_runtime_env`, "

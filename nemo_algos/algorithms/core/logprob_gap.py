@@ -1,4 +1,4 @@
-"""How far the sampler is from the trainer at each step, where that leads, and where a run ends.
+"""How far the sampler is from the trainer at each step, what is wrong with it, where a run ends.
 
 d = log pi_trainer - log pi_sampler of a sampled token, nats. Loads no torch.
 """
@@ -6,21 +6,27 @@ d = log pi_trainer - log pi_sampler of a sampled token, nats. Loads no torch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import combinations
-from math import inf, sqrt
+from math import exp, inf, log
 from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-WINDOW = 50  # steps that a trend is of
-HORIZON = 1000  # steps ahead that a forecast is of
-SIGMAS = 4  # 3e-5 a test, and a run makes hundreds: 11 steps at least
-SICK = (
-    0.05  # mean |d|, nats, where no limit is set: NeMo-RL's guides, token_mult_prob_error of 1.05
-)
+# of mean |d|, docs/mismatch.md: what BF16 explains; what it does not (NeMo-RL's guides:
+# token_mult_prob_error of 1.05), and FP8 neither
+USUAL = 0.02
+SICK = 0.05
+SICK_FP8 = 0.06
+WINDOW = 20  # steps, of a level that rises
+SURPRISE = 16  # nats: a chance of 1e-7 for one number of rare tokens
+
+
+def sick(precision: str) -> float:
+    """The mean |d| that a precision, by its name, does not explain; FP4 has no usual level."""
+    if "fp4" in precision:
+        return inf
+    return SICK_FP8 if "fp8" in precision else SICK
 
 
 def measure(
@@ -30,7 +36,7 @@ def measure(
 
     The share beyond the threshold counts what is not finite; the others leave it out.
     old_logprobs, gen_logprobs [B,S]: the trainer's and the sampler's, nats; mask [B,S] bool.
-    A statistic of nothing is left out.
+    A statistic of nothing is left out, and so are rare tokens that chance explains (`rare`).
     """
     gap = (old_logprobs[mask].double() - gen_logprobs[mask].double()).abs()
     finite = gap[gap.isfinite()]
@@ -42,44 +48,97 @@ def measure(
         out["mismatch/mean"] = float(finite.mean())
         out["mismatch/p99"] = float(finite.kthvalue(rank).values)
         out["mismatch/max"] = float(finite.max())
-    return out
+    return out | rare(finite)
+
+
+def rare(gap: Tensor) -> dict[str, float]:
+    """Of |d| [N]: mismatch/rare tokens of mismatch/rare_from nats or more; {} where chance does it.
+
+    A token is sampled with d > a, or with d < -a where the trainer's probabilities hold, with a
+    probability of at most exp(-a) (Markov's inequality for the ratio of two distributions). So of N
+    tokens m = 2 N exp(-a) are expected at most, and k or more have a probability of at most
+    exp(-k (log(k / m) - 1)) (Chernoff's bound). The k that surprises most is taken.
+    """
+    large = gap[gap > 1].sort(descending=True).values
+    if not len(large):
+        return {}
+    count = large.new_ones(len(large)).cumsum(0)
+    surprise = count * (count.log() - log(2 * len(gap)) + large - 1)
+    at = int(surprise.argmax())
+    if surprise[at] <= SURPRISE:
+        return {}
+    return {"mismatch/rare": at + 1.0, "mismatch/rare_from": float(large[at])}
 
 
 class Monitor:
-    """Each step's distance, whether it rises from step to step, and the limit that ends the run."""
+    """Each step's distance, what is wrong with it, and the limit that ends the run.
 
-    def __init__(self, threshold: float = 0.5, stop_above: float | None = None) -> None:
+    sick: the mean |d| that is told, as of `sick`.
+    """
+
+    def __init__(
+        self, threshold: float = 0.5, stop_above: float | None = None, sick: float = SICK
+    ) -> None:
         self.threshold = threshold
         self.stop_above = stop_above
-        self.limit = stop_above or SICK
+        self.sick = sick
         self.means = deque[float](maxlen=WINDOW)
-        self.rising = False
+        self.lowest = inf  # median of WINDOW steps, and the largest of these
+        self.above = inf
+        self.told = [0.0] * 4  # the size of each thing that is told, when it last was
 
     def of(
         self, old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor
     ) -> tuple[dict[str, float], str]:
-        """`measure` and `rise` of a step, and a sentence where a rise begins that will matter.
+        """`measure` of a step, and what is news of it; each again where it has doubled.
 
         Raises FloatingPointError where the mean is above the limit, or with a limit and a log-prob
         that is not finite.
         """
         found = measure(old_logprobs, gen_logprobs, mask, self.threshold)
         self._hold(found)
-        if "mismatch/mean" in found:
-            self.means.append(found["mismatch/mean"])
-        found |= rise(self.means, self.limit)
-        before = self.rising
-        self.rising = found.get("mismatch/steps_left", inf) < HORIZON
-        return found, "" if before or not self.rising else self._forecast(found)
-
-    def _forecast(self, found: dict[str, float]) -> str:
-        limit = "mismatch.stop_above" if self.stop_above else "the level of failing runs"
-        slope = found["mismatch/slope"]
-        left = found["mismatch/steps_left"]
-        return (
-            f"mismatch/mean rises by {slope:.1e} nats per step and will reach {self.limit:g} "
-            f"({limit}) in about {left:.0f} steps. Check that the sampler receives all new weights."
+        mean = found.get("mismatch/mean", 0.0)
+        least = found.get("mismatch/rare_from", 0.0)
+        lost = found["mismatch/nonfinite"]
+        tokens = int(mask.sum())
+        level = mean * (mean > self.sick)
+        risen = self.risen(mean) * (not level)
+        seen = {
+            f"the log-probs of {lost:.0f} of {tokens} tokens are not finite": lost,
+            f"{found.get('mismatch/rare', 0):.0f} of {tokens} tokens differ by {least:.2g} nats or "
+            "more between sampler and trainer, where sampling explains "
+            f"{2 * tokens * exp(-least):.2g}": found.get("mismatch/rare", 0.0),
+            f"mismatch/mean is {mean:.2g} nats, above {self.sick:g}, which the precision does not "
+            "explain": level,
+            f"mismatch/mean has risen from {self.lowest:.2g} to {risen:.2g} nats": risen,
+        }
+        said = list[str]()
+        for i, (text, size) in enumerate(seen.items()):
+            if size and size >= 2 * self.told[i]:
+                self.told[i] = size
+                said.append(text)
+        if not said:
+            return found, ""
+        return found, (
+            f"{'; '.join(said)}. Check that all new weights reach the sampler; `mismatch.dump` and "
+            "`nemo-algos mismatch` name the cause"
         )
+
+    def risen(self, mean: float) -> float:
+        """The median of the last steps, where it is above the usual and twice the lowest one; or 0.
+
+        All these steps must be above all those of the lowest: a mean that wavers slowly within its
+        own spread does neither.
+        """
+        self.means.append(mean)
+        if len(self.means) < WINDOW:
+            return 0.0
+        level = median(self.means)
+        if level < self.lowest:
+            self.lowest = level
+            self.above = max(self.means)
+        risen = level >= 2 * self.lowest and min(self.means) > self.above
+        return level if risen and level > USUAL else 0.0
 
     def _hold(self, found: dict[str, float]) -> None:
         if self.stop_above is None:
@@ -93,21 +152,3 @@ class Monitor:
                 "new weights reach the sampler, that both use the same temperature, and the "
                 "precision of the sampler. Otherwise raise `mismatch.stop_above`."
             )
-
-
-def rise(means: Sequence[float], limit: float) -> dict[str, float]:
-    """mismatch/slope, nats a step, mismatch/steps_left to the limit; {} where chance explains it.
-
-    Mann and Kendall's test, S = sum of sign(x_j - x_i) over steps i < j, against its variance
-    n (n - 1) (2 n + 5) / 18 of values in any order; Theil and Sen's slope, the median of
-    (x_j - x_i) / (j - i), from the median level.
-    """
-    pairs = [(b - a, j - i) for (i, a), (j, b) in combinations(enumerate(means), 2)]
-    n = len(means)
-    score = sum((d > 0) - (d < 0) for d, _ in pairs)
-    if score - 1 <= SIGMAS * sqrt(n * (n - 1) * (2 * n + 5) / 18):
-        return {}
-    slope = median(d / steps for d, steps in pairs)
-    level = median(x + slope * (n - 1 - i) for i, x in enumerate(means))
-    left = max(0.0, (limit - level) / slope) if slope else inf
-    return {"mismatch/slope": slope, "mismatch/steps_left": left}

@@ -32,7 +32,7 @@ class Observer:
         self.sampler = sampler
         self.policy = updates.policy
         self.config = updates.config
-        self.watch = Watch(self.config.mismatch)
+        self.watch = Watch(self.config.mismatch, precision=self.config.policy.precision)
         self.probe: Experience | None = None  # the first batch, of which some is asked again
 
     def mismatch(self, step: int, experience: Experience) -> tuple[dict[str, float], str]:
@@ -141,6 +141,11 @@ def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
             rewards.append(part.reward if part else 0.0)
         out[name] = torch.tensor(rewards, dtype=torch.float64)
     return out
+
+
+def cut_share(experience: Experience, ends: set[int]) -> float:
+    """Of the responses, those that the limit of their length has cut."""
+    return fmean(bool(row) and row[-1] not in ends for row in experience.responses())
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:

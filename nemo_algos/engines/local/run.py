@@ -135,10 +135,15 @@ class TrainingRun:
         self.screen = Screen(self.console, done, self.last)
         self.log = Log(self.config.logger, told, partial(say, self.console))
         self.record = Record(self.folder, self.config)
+        for step, row in self.record.rows.items():  # of a run that is resumed
+            self.trainer.remarks.of(step, row)
         say(self.console, f"{self.folder}: {self._facts()}")
-        with self.log, self.screen:
-            self._train()
-        write(self.trainer, self.record, self.console)
+        try:
+            with self.log, self.screen:
+                self._train()
+            write(self.trainer, self.record, self.console)
+        finally:
+            self.trainer.remarks.end(partial(say, self.console))
 
     def _facts(self) -> str:
         policy = self.config.policy
@@ -206,6 +211,7 @@ class TrainingRun:
         )
         if values := measure(found):
             self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
+            self.trainer.remarks.held_out[step] = values["accuracy"]
             self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)
             shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
             say(self.console, f"step {step}/{self.last}  held out: {shown}")

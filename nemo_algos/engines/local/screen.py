@@ -12,10 +12,8 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Column, Table
 
 from nemo_algos.engines.local.evaluation import Shown
-from nemo_algos.engines.local.experience import Experience
-from nemo_algos.engines.rewards import Verdict
+from nemo_algos.engines.remarks import HELD_OUT
 
-HELD_OUT = "validation/accuracy"
 SHOWN = {
     "reward": "reward/mean",
     "held out": HELD_OUT,
@@ -127,45 +125,3 @@ def _short(value: float) -> str:
 def _printable(text: str) -> str:
     """Its beginning, without what a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text.strip()[:LONGEST])
-
-
-NEARLY_ALL = 0.9
-SETTLED = 3  # steps within which rewards should have differed once
-
-
-class Remarks:
-    """Sentences on steps; of equal failures the first alone is told."""
-
-    def __init__(self, ends: set[int], limit: int) -> None:
-        # of a response: token ids, tokens
-        self.ends = ends
-        self.limit = limit
-        self.told = {""}
-        self.rewards = set[float]()  # all that were given, in so many steps
-        self.steps = 0
-
-    def of(self, step: int, verdicts: list[Verdict], experience: Experience) -> list[str]:
-        """Those on a step, from 1."""
-        said = list[str]()
-        responses = experience.responses() if step == 1 else []
-        failed = [v.detail or v.status for v in verdicts if v.status != "ok"]
-        if (last := failed[-1] if failed else "") not in self.told:
-            self.told.add(last)
-            said.append(
-                f"step {step}: {len(failed)} of {len(verdicts)} responses could not be judged; "
-                f"the last one: {last}"
-            )
-        cut = sum(tokens[-1] not in self.ends for tokens in responses)
-        if responses and cut >= NEARLY_ALL * len(responses):
-            said.append(
-                f"step 1: {cut} of {len(responses)} responses were cut at "
-                f"policy.generation.max_new_tokens={self.limit}. Raise it."
-            )
-        self.rewards |= {verdict.reward for verdict in verdicts}
-        self.steps += 1
-        if self.steps == SETTLED and len(self.rewards) == 1:
-            said.append(
-                f"step {step}: every response so far has the reward {_short(*self.rewards)}, so "
-                "nothing can be learned. Look at some responses, and at the reward function."
-            )
-        return said

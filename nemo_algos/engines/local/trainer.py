@@ -17,13 +17,14 @@ from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.lora import load_trained, trainable_state
 from nemo_algos.engines.local.observer import (
     Observer,
+    cut_share,
     reward_metrics,
     reward_parts,
     rollout_metrics,
 )
 from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
-from nemo_algos.engines.local.screen import Remarks
 from nemo_algos.engines.local.updates import Updates
+from nemo_algos.engines.remarks import Remarks
 from nemo_algos.engines.rewards import Verdict
 
 
@@ -50,7 +51,12 @@ class Trainer:
         self.step_number = 0
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
-        self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
+        grpo = config.grpo
+        self.remarks = Remarks(
+            grpo.num_generations_per_prompt,
+            grpo.num_prompts_per_step * grpo.num_generations_per_prompt,
+            config.policy.generation.max_new_tokens,
+        )
         self.observer = Observer(self.update, self.sampler)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
@@ -81,7 +87,7 @@ class Trainer:
         number = self.step_number + 1
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        mismatch, rises = self.observer.mismatch(number, experience)
+        mismatch, apart = self.observer.mismatch(number, experience)
         moved, arrives = self.observer.probed(number, experience)
         corrected, correction = self.algorithm.correct(rollouts)
         correction |= self._weights(rollouts)
@@ -93,13 +99,8 @@ class Trainer:
         self.update.scheduler.step()
         self.step_number = number
         self.traces = self.observer.traces(number, experience, corrected, signals)
-        self.said = self.remarks.of(number, self.verdicts, experience)
-        remarks = (rises, arrives, self.observer.watch.weights(correction))
-        if number == 1:
-            remarks = (*remarks, self.algorithm.success_remark(rollouts))
-        self.said += [f"step {number}: {remark}" for remark in remarks if remark]
         seconds = time.perf_counter() - start
-        return {
+        metrics = {
             **rollout_metrics(rollouts, signals),
             **stats.summary(updates=len(norms)),
             **signals.metrics,
@@ -108,12 +109,18 @@ class Trainer:
             **experience.distances,
             **correction,
             **reward_metrics(self.verdicts),
+            "length/cut_share": cut_share(experience, self.policy.ends),
             "grad_norm": fmean(norms),
             "lr": rate,
             "time/seconds": seconds,
             "time/generate": generated - start,
             "tokens_per_second": int(rollouts.lengths.sum()) / seconds,
         }
+        failed = [v.detail or v.status for v in self.verdicts if v.status != "ok"]
+        self.said = self.remarks.of(number, metrics, "".join(failed[-1:]))
+        success = self.algorithm.success_remark(rollouts) if number == 1 else ""
+        self.said += self.remarks.note(number, (apart, arrives, success))
+        return metrics
 
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""

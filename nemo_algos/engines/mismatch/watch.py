@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.algorithms.core.logprob_gap import Monitor
+from nemo_algos.algorithms.core.logprob_gap import Monitor, sick
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 SHOWN = 3  # names
-FAINT = 0.5  # of a mean weight, or of the share of tokens that count
 
 
 def checksums(model: nn.Module) -> dict[str, float]:
@@ -42,31 +41,21 @@ def unchanged(before: Mapping[str, float], now: Mapping[str, float]) -> str:
 
 
 class Watch:
-    """A run's monitor, and where its dumps go: folder/mismatch, nowhere without a folder."""
+    """A run's monitor, and where its dumps go: folder/mismatch, nowhere without a folder.
 
-    def __init__(self, settings: MismatchConfig, folder: Path | None = None) -> None:
+    precision: the lowest of sampler and trainer, by name.
+    """
+
+    def __init__(
+        self, settings: MismatchConfig, folder: Path | None = None, precision: str = ""
+    ) -> None:
         self.settings = settings
         self.folder = folder
-        self.monitor = Monitor(settings.threshold, settings.stop_above)
-        self.faint = False
+        self.monitor = Monitor(settings.threshold, settings.stop_above, sick(precision))
         self.first: Dump | None = None  # probe, and the steps of all
         self.steps = list[int]()
         self.state = ""
         self.sums: Mapping[str, float] = {}  # of the sampler's parameters then
-
-    def weights(self, metrics: Mapping[str, float]) -> str:
-        """A sentence, once, where the correction's weights leave little of the gradient."""
-        names = ("correction/weight_mean", "correction/ess")
-        low = [f"{name} is {metrics[name]:.2f}" for name in names if metrics.get(name, 1.0) < FAINT]
-        before = self.faint
-        self.faint = self.faint or bool(low)
-        if before or not low:
-            return ""
-        return (
-            f"{' and '.join(low)}: the correction for the sampler removes most of the gradient. "
-            "Look at mismatch/mean. If that is small, weigh tokens or their geometric mean "
-            "(rollout_correction.rollout_is: token or geometric) in place of a product"
-        )
 
     def due(self, step: int) -> bool:
         """Whether the step, from 1, has a probe: the first two, and each settings.probe-th."""

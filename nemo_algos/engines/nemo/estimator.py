@@ -158,6 +158,7 @@ class Estimator:
             self.memory = signals.memory
             self.keep(self.memory)
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
+        known["groups/flat_share"] = float(rollouts.groups.flat(rollouts.rewards).double().mean())
         self.last_metrics = {**known, **corrected, **signals.metrics}
         self._kept = (advantages, signals)
         return result_type()(advantages)

@@ -41,8 +41,9 @@ from nemo_algos.engines.nemo.patches import (
     previous_logprobs_skipped,
     shut_down,
 )
-from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered, listen
 from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.engines.remarks import Remarks
 from nemo_algos.jsonl import replace
 
 RECORD = "nemo_algos.json"
@@ -192,6 +193,8 @@ def train(
             tokenizer=tokenizer,
             policy=factory,
             traced=traced,
+            precision=precision_of(master_config),
+            remarks=remarks_of(master_config),
         )
         return
     if uses_gym(master_config.env):
@@ -216,9 +219,12 @@ def train(
         task_to_env[gym.TASK] = servers
     cfg = made["master_config"]
     policy = made["policy"]
+    remarks = remarks_of(cfg)
+    listen(made["logger"], remarks)
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
     estimator = estimator_of(algorithm, cfg, tokenizer, made)
     with ExitStack() as stack:
+        stack.callback(remarks.end)
         # the policy too: left to its __del__ at the interpreter's end, that may be a SIGSEGV
         workers = dict.fromkeys((made["policy_generation"], policy))
         stack.callback(shut_down, workers, task_to_env, val_task_to_env)
@@ -242,6 +248,8 @@ def train(
             epochs=epochs,
             traced=traced,
             generation=made["policy_generation"],
+            precision=precision_of(cfg),
+            remarks=remarks,
         )
         own = {
             "policy": watched,
@@ -293,6 +301,20 @@ def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str,
     group_size = versions.get(cfg.grpo, "num_generations_per_prompt")
     batch_size = versions.get(cfg.policy, "train_global_batch_size")
     return Estimator(algorithm, group_size, batch_size, **own)
+
+
+def remarks_of(cfg: Any) -> Remarks:
+    """Of the sizes of a run."""
+    group = versions.get(cfg.grpo, "num_generations_per_prompt")
+    responses = group * versions.get(cfg.grpo, "num_prompts_per_step")
+    return Remarks(group, responses, versions.get(cfg.policy["generation"], "max_new_tokens"))
+
+
+def precision_of(cfg: Any) -> str:
+    """The lowest of vLLM and Megatron, where it is FP8."""
+    served = versions.get(versions.get(cfg.policy["generation"], "vllm_cfg"), "precision")
+    trained = versions.get(versions.get(cfg.policy, "megatron_cfg"), "fp8_cfg")
+    return "fp8" if versions.get(trained, "enabled") else str(served)
 
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:

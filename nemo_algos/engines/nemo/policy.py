@@ -22,8 +22,37 @@ from nemo_algos.engines.nemo import columns, loss_metrics, nonfinite, trace, ver
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.engines.remarks import NEMO_RL, Remarks
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
+
+
+def listen(logger: Any, remarks: Remarks) -> None:
+    """Print remarks on each training step that the logger is given.
+
+    NeMo-RL logs a step in several calls; the last one has the rewards.
+    """
+    log = logger.log_metrics
+    row = dict[str, Any]()
+
+    def log_metrics(metrics: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
+        log(metrics, step, prefix=prefix, **kwargs)
+        if prefix == "validation" and "accuracy" in metrics:
+            remarks.held_out[step] = metrics["accuracy"]
+        if prefix != "train":
+            return
+        for name, value in metrics.items():
+            row[NEMO_RL.get(name) or name] = value
+        if "reward" in metrics:
+            judged = {k: n for k, n in row.items() if k.startswith("verifier/")}
+            if judged:
+                row["responses"] = sum(judged.values())
+                row["reward/unverified"] = row["responses"] - judged["verifier/ok"]
+            for said in remarks.of(step, row):
+                print(f"warning: {said}", flush=True)
+            row.clear()
+
+    logger.log_metrics = log_metrics
 
 
 class PolicyProxy:
@@ -32,7 +61,7 @@ class PolicyProxy:
     folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler;
     compares: whether there are old log-probs of the trainer's to compare with the sampler's;
     epochs: passes over each batch; traced: the token traces that go to the folder; generation:
-    NeMo-RL's, which is probed.
+    NeMo-RL's, which is probed; precision: the sampler's, by name.
     """
 
     def __init__(
@@ -48,10 +77,13 @@ class PolicyProxy:
         epochs: int = 1,
         traced: Traced = Traced(),
         generation: Any = None,
+        precision: str = "",
+        remarks: Remarks | None = None,
     ) -> None:
         self._policy = policy
         self._estimator = estimator
-        self._watch = Watch(mismatch, folder)
+        self._watch = Watch(mismatch, folder, precision)
+        self.remarks = remarks or Remarks(estimator.group_size, responses=0, limit=0)
         self._step = step
         self._loss = loss
         self._compares = compares
@@ -146,20 +178,22 @@ class PolicyProxy:
             compared["tokens"] = data["input_ids"]
             compared["prompt_length"] = data["token_mask"].argmax(1)
         ask = self._probe and functools.partial(self._probe.again, self._policy)
-        mismatch, rises = self._watch.of(self._step, compared, ask)
-        metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(compared)}
-        for remark in filter(None, (rises, self._watch.weights(metrics))):
-            print(f"warning: {remark}", flush=True)
-        self._estimator.last_metrics = metrics
+        mismatch, apart = self._watch.of(self._step, compared, ask)
+        self._estimator.last_metrics |= mismatch | self._weights(compared)
+        self._say(self._step, apart)
 
     def _see_arrival(self) -> None:
         """Add how far the probe's log-probs moved to the metrics; say where weights are missing."""
         if not self._probe or (asked := self._probe.columns(self._policy)) is None:
             return
         moved, remark = self._watch.probed(self._step + 1, asked, self._probe.sums)
-        self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
-        if remark:
-            print(f"warning: step {self._step + 1}: {remark}", flush=True)
+        self._estimator.last_metrics |= moved
+        self._say(self._step + 1, remark)
+
+    def _say(self, step: int, *sentences: str) -> None:
+        """Print each that there is."""
+        for said in self.remarks.note(step, sentences):
+            print(f"warning: {said}", flush=True)
 
     def _weights(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""
@@ -180,10 +214,10 @@ class PolicyProxy:
         """Raises FloatingPointError with the fault, or warns: as `loss_fn.on_nonfinite` says."""
         if not fault:
             return
-        said = f"step {self._step}: {fault}. {nonfinite.CURE}"
+        said = f"{fault}. {nonfinite.CURE}"
         if self._loss.on_nonfinite == "error":
-            raise FloatingPointError(said)
-        print(f"warning: {said}", flush=True)
+            raise FloatingPointError(f"step {self._step}: {said}")
+        self._say(self._step, said)
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         self._require_finite(nonfinite.in_results(results))

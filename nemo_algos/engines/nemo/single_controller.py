@@ -35,6 +35,7 @@ from nemo_algos.engines.nemo.policy import (
     ENTROPY,
     PolicyProxy,
     fetched_fields,
+    listen,
     registrations,
 )
 from nemo_algos.engines.nemo.trace import Traced
@@ -94,9 +95,17 @@ class ControllerImpl(Stock):
         self._algorithm = estimator.algorithm
         self._trainer = StepProxy(self._trainer, estimator, **watched)
         self._policy_logprobs_required &= not self._algorithm.correction.bypass_mode
+        listen(self._logger, self._trainer.remarks)
         environment.log_statuses(self._logger, self._env_handles)
         for module, name, value in registrations(estimator):  # for the life of this process
             setattr(module, name, value)
+
+    async def run(self) -> dict[str, Any]:
+        """As NeMo-RL's; with last words."""
+        try:
+            return await super().run()
+        finally:
+            self._trainer.remarks.end()
 
     async def _advantage_stage(self, meta: Any) -> tuple[Any, bool]:
         """As NeMo-RL's; reads what the estimator needs, and writes what the workers read."""
@@ -222,10 +231,12 @@ def train(
     tokenizer: Any,
     policy: Any,
     traced: Traced,
+    **watched: Any,
 ) -> None:
-    """Set up and run NeMo-RL's actor to the end of training; policy: stands in for TQPolicy.
+    """Set up and run NeMo-RL's actor to the end of training.
 
-    Raises what the actor raises.
+    policy: stands in for TQPolicy; watched: more arguments of StepProxy. Raises
+    what the actor raises.
     """
     # absolute: the actor that writes there runs in a working directory of Ray's
     folders = {"log_dir": master_config.logger, "checkpoint_dir": master_config.checkpointing}
@@ -237,7 +248,7 @@ def train(
     with versions.replace_attributes(*_places(estimator, loss, policy)):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
     try:
-        watched = {
+        watched |= {
             "mismatch": mismatch,
             "folder": Path(master_config.logger["log_dir"]),
             "step": args.save_state.current_step,

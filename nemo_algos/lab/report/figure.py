@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
@@ -98,7 +98,9 @@ class Figure:
         for i, line in enumerate(self.lines):
             others = {*axes.get_children()}
             _DRAW[line.kind](axes, line)
-            _mark_nonfinite(axes, line)
+            _mark(axes, line, 0.97, lambda y: not isfinite(y))
+            if self.scale == "log":
+                _mark(axes, line, 0.03, lambda y: y <= 0)
             for n, artist in enumerate(a for a in axes.get_children() if a not in others):
                 artist.set_gid(f"{self.name}.{i}.{artist.get_gid() or n}")
         if self.ticks:
@@ -136,6 +138,11 @@ class Figure:
         """Values that are no numbers; they are marked at the top edge."""
         return sum(not isfinite(y) for line in self.lines for y in line.y)
 
+    @property
+    def zeros(self) -> int:
+        """Values that a log scale has no place for; they are marked at the bottom edge."""
+        return sum(y <= 0 for line in self.lines for y in line.y) if self.scale == "log" else 0
+
 
 def _line(axes: Any, line: Line) -> None:
     y = np.asarray(line.y, dtype=float)
@@ -168,10 +175,11 @@ def _steps(axes: Any, line: Line) -> None:
 _DRAW = {"line": _line, "points": _points, "steps": _steps}
 
 
-def _mark_nonfinite(axes: Any, line: Line) -> None:
-    bad = [x for x, y in zip(line.x, line.y, strict=False) if not isfinite(y)]
+def _mark(axes: Any, line: Line, height: float, bad: Callable[[float], bool]) -> None:
+    """A cross at a share of the height for each value that has no place on the axis."""
+    places = [x for x, y in zip(line.x, line.y, strict=False) if bad(y)]
     across = axes.get_xaxis_transform()  # x in data, y in shares of the height
-    axes.plot(bad, [0.97] * len(bad), "x", color=line.color, transform=across, markersize=5)
+    axes.plot(places, [height] * len(places), "x", color=line.color, transform=across, markersize=5)
 
 
 def running_mean(y: np.ndarray, width: int) -> np.ndarray:

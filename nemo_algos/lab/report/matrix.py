@@ -50,6 +50,7 @@ class Matrix:
     lines: Sequence[Panel]
     caption: str = ""
     nonfinite = 0
+    zeros = 0
 
     def save(self, folder: Path) -> str:
         """NAME.png and NAME.csv in the folder; returns the SVG."""

@@ -20,9 +20,11 @@ from nemo_algos.lab.report.runs import Group, LoadedRun, groups, read_runs
 def write(folders: Sequence[Path], out: Path) -> Path:
     """Write out/index.html and out/figures (*.png, *.csv), which compare runs; the page's path.
 
-    Raises ValueError that says what is wrong with a folder.
+    A folder that cannot be read is left out, and the page says why. Raises ValueError where none
+    is left.
     """
-    runs = read_runs(folders)
+    left_out = list[str]()
+    runs = read_runs(folders, left_out)
     grouped = groups(runs)
     benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
     against = {name: summary.differences(runs, name) for name in benchmarks}
@@ -34,6 +36,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
             figure.unlink()
     values = {
         "runs": runs,
+        "left_out": left_out,
         "groups": grouped,
         "training": summary.training(runs),
         "curves": _draw(curves, out),

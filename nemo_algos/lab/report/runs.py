@@ -51,12 +51,23 @@ class LoadedRun:
         return self.manifest.get("config", {})
 
 
-def read_runs(folders: Sequence[Path]) -> list[LoadedRun]:
-    """The runs with labels that differ. Raises ValueError that says what is wrong with a folder."""
+def read_runs(folders: Sequence[Path], left_out: list[str] | None = None) -> list[LoadedRun]:
+    """The runs with labels that differ.
+
+    left_out: is given a sentence on each folder that cannot be read, while another one can. Raises
+    ValueError that says what is wrong with a folder: without left_out, or with the last one.
+    """
+    found: dict[Path, LoadedRun] = {}
     distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
-    runs = [read_run(folder) for folder in distinct]
-    named = labels([path.with_suffix("") if path.is_file() else path for path in distinct])
-    return [replace(r, label=label) for r, label in zip(runs, named, strict=True)]
+    for folder in distinct:
+        try:
+            found[folder] = read_run(folder)
+        except (ValueError, OSError) as error:
+            if left_out is None or (folder == distinct[-1] and not found):
+                raise
+            left_out.append(f"Left out: {error}")
+    named = labels([path.with_suffix("") if path.is_file() else path for path in found])
+    return [replace(r, label=label) for r, label in zip(found.values(), named, strict=True)]
 
 
 def read_run(folder: Path) -> LoadedRun:

@@ -74,7 +74,7 @@ def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> 
         TableCell(str(written), parameters),
         TableCell(format_number(run.config.get("grpo", {}).get("seed"))),
         TableCell(format_number(steps)),
-        *(TableCell(format_number(_late(run, name))) for name in measured),
+        *(TableCell(format_number(_late(run, name, steps))) for name in measured),
         *(
             TableCell(f"{format_number(before.get(k))} → {format_number(after.get(k))}")
             for k in held_out
@@ -82,9 +82,11 @@ def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> 
     ]
 
 
-def _late(run: LoadedRun, name: str) -> float | None:
-    _, values = run.metrics.get(name, ([], []))
-    return float(np.mean(values[-max(len(values) // LAST, 1) :])) if values else None
+def _late(run: LoadedRun, name: str, last: float) -> float | None:
+    """The mean over the steps of the run's last tenth, `last` its last step; None without one."""
+    steps, values = run.metrics.get(name, ([], []))
+    late = [v for step, v in zip(steps, values, strict=True) if step > last - max(last // LAST, 1)]
+    return float(np.mean(late)) if late else None
 
 
 def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:

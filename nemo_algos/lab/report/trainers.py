@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.engines.remarks import NEMO_RL
 from nemo_algos.jsonl import JsonObject, Step, read_lines, read_object
 
 Series = tuple[list[float], list[float]]  # steps, values
@@ -16,13 +17,7 @@ FIRST = 1 << 20  # bytes that are read of a line, to know what a file is
 # the `actor/` of verl. NeMo-RL's clip shares are of all tokens, the other trainers' of the tokens
 # with that sign of the advantage (docs/nemo_rl.md).
 NAMES = {
-    # NeMo-RL
-    "train/reward": "reward/mean",
-    "train/approx_entropy": "entropy/approximate",
-    "train/mean_gen_tokens_per_sample": "length/mean",
-    "train/probs_ratio": "ratio/mean",
-    "train/probs_ratio_max": "ratio/max",
-    "validation/accuracy": "validation/accuracy",
+    **{f"train/{name}": ours for name, ours in NEMO_RL.items()},
     "validation/avg_length": "validation/length",
     # TRL: its file, and `eval/` in TensorBoard
     "reward": "reward/mean",
@@ -30,6 +25,7 @@ NAMES = {
     "kl": "kl/ref",
     "clip_ratio/region_mean": "clip/fraction",
     "completions/mean_length": "length/mean",
+    "completions/clipped_ratio": "length/cut_share",
     "step_time": "time/seconds",
     "eval_reward": "validation/accuracy",
     "eval/reward": "validation/accuracy",
@@ -39,6 +35,7 @@ NAMES = {
     "kl_loss": "kl/ref",
     "pg_clipfrac": "clip/fraction",
     "response_length/mean": "length/mean",
+    "response_length/clip_ratio": "length/cut_share",
     "timing_s/step": "time/seconds",
 }
 

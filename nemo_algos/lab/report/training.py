@@ -36,7 +36,8 @@ ENTROPIES = ("entropy/exact", "entropy/updated", "entropy/approximate")
 CURVES = (
     Chart("reward", "Reward", "mean reward", ("reward/mean",)),
     Chart("entropy", "Entropy", "nats per token", ENTROPIES),
-    Chart("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
+    Chart("validation", "Held-out reward", "mean reward", ("validation/accuracy",)),
+    Chart("flat", "Flat groups", "share of groups", ("groups/flat_share",)),
     Chart("clip", "Clipped", "share of tokens", ("clip/fraction",)),
     Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
     Chart("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
@@ -56,6 +57,7 @@ CAPTIONS = {
         "verl), or NeMo-RL's approximation."
     ),
     "validation": "Mean reward on the validation problems.",
+    "flat": "Share of groups whose responses all have the same reward. At 1 nothing is learned.",
     "clip": "Share of tokens whose gradient clipping cuts.",
     "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
     "clip_below": "Share of tokens below the clip range. Their gradient is 0.",

@@ -13,7 +13,7 @@ from nemo_algos.algorithms.core.importance import (
     kept_tokens,
     length_ratio,
 )
-from nemo_algos.algorithms.core.logprob_gap import Monitor, measure, rise
+from nemo_algos.algorithms.core.logprob_gap import Monitor, measure, rare, sick
 
 NAN, INF = float("nan"), float("inf")
 
@@ -94,57 +94,89 @@ def test_above_the_limit_it_says_what_was_measured_and_what_to_do(gaps):
     assert str(error.value) == Says(wanted)
 
 
-def test_a_rise_by_hand():
-    """Steps that each rise by .001 from .02: of 11 S is 55, its variance 165, 54 / 12.8 > 4."""
-    means = [0.02 + 0.001 * i for i in range(11)]
-    found = rise(means, 0.05)
-    assert found["mismatch/slope"] == pytest.approx(0.001)
-    assert found["mismatch/steps_left"] == pytest.approx(20)
-    assert rise(means[:10], 0.05) == {}  # (45 - 1) / 11.2 = 3.94
-    assert rise([*means[:9], means[10], means[9]], 0.05) != {}  # (53 - 1) / 12.8 = 4.05
-    assert rise([*means[:8], *reversed(means[8:])], 0.05) == {}  # (49 - 1) / 12.8 = 3.74
-
-
-def test_one_step_of_a_hundred_times_the_mean_moves_neither_slope_nor_level():
-    means = [0.01 + 0.0005 * i for i in range(40)]
-    means[20] = 1.0
-    found = rise(means, 0.05)
-    assert found["mismatch/slope"] == pytest.approx(0.0005, rel=1e-6)
-    assert found["mismatch/steps_left"] == pytest.approx(0.0205 / 0.0005)
-    assert rise(means, 0.02)["mismatch/steps_left"] == 0
-
-
-def test_what_falls_or_stands_or_wavers_is_no_rise():
-    generator = torch.Generator().manual_seed(0)
-    assert rise([], 0.05) == rise([0.1], 0.05) == rise([0.1] * 50, 0.05) == {}
-    assert rise([0.05 - 0.001 * i for i in range(40)], 0.05) == {}
-    wavering = (0.02 + 0.002 * torch.randn(1000, generator=generator)).tolist()
-    assert all(rise(wavering[i : i + 50], 0.05) == {} for i in range(0, 950, 10))
-
-
-def watched(means, limit=None):
-    monitor, one = Monitor(stop_above=limit), torch.ones(1, 1, dtype=torch.bool)
+def watched(means, **given):
+    monitor, one = Monitor(**given), torch.ones(1, 1, dtype=torch.bool)
     return [monitor.of(torch.full((1, 1), x), torch.zeros(1, 1), one) for x in means]
 
 
-def test_a_rise_is_told_once_with_its_end():
-    steps = watched([0.02 + 0.001 * i for i in range(16)], limit=0.5)
-    told = [(i, sentence) for i, (_, sentence) in enumerate(steps) if sentence]
-    assert [i for i, _ in told] == [10]
-    assert told[0][1] == Says("mismatch/mean 1.0e-03 0.5 mismatch.stop_above 470")
-    assert "mismatch/slope" not in steps[9][0] and "mismatch/slope" in steps[15][0]
+def told(means, **given):
+    return [(i, text) for i, (_, text) in enumerate(watched(means, **given), 1) if text]
 
 
-def test_a_rise_that_ends_far_away_is_a_metric_alone():
-    steps = watched([1e-6 * i for i in range(20)])
-    assert not any(sentence for _, sentence in steps)
-    assert steps[-1][0]["mismatch/steps_left"] == pytest.approx((0.05 - 19e-6) / 1e-6, rel=1e-3)
+def test_a_level_is_told_in_its_first_step_and_again_when_it_has_doubled():
+    found = told([0.01, 0.06, 0.1, 0.11, 0.13, 3.0, 3.0])
+    assert [step for step, _ in found] == [2, 5, 6]
+    assert found[2][1] == Says("mismatch/mean is 3 nats, above 0.05")
+    assert not told([0.049] * 400)
 
 
-def test_a_second_rise_is_told_again():
-    up = [0.01 + 0.001 * i for i in range(20)]
-    told = [bool(sentence) for _, sentence in watched([*up, *reversed(up), *up[:1] * 50, *up])]
-    assert sum(told) == 2
+@pytest.mark.parametrize(
+    ("precision", "limit"), [("float32", 0.05), ("fp8_blockwise", 0.06), ("nvfp4", INF)]
+)
+def test_the_level_is_against_what_the_precision_explains(precision, limit):
+    assert sick(precision) == limit
+    assert bool(told([0.055], sick=sick(precision))) == (limit < 0.055)
+
+
+def test_a_rise_is_told_where_it_has_doubled_and_by_no_forecast():
+    slow = [0.0125 * (1 + 3 * step / 100) for step in range(110)]
+    (first, level) = told(slow)
+    assert first[1] == Says("risen from 0.016 to 0.032")
+    assert first[0] < 80 and level[0] == 101 and "above 0.05" in level[1]
+    assert not told([0.004 + 0.0001 * step for step in range(100)])  # ends in what is usual
+
+
+@pytest.mark.parametrize("rho", [0, 0.5, 0.8, 0.9])
+def test_a_mean_that_wavers_slowly_does_not_rise(rho):
+    """Of 100 runs of 400 steps around 0.012, standard deviation 0.002, at most 1."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(400, 100, generator=generator, dtype=torch.float64)
+    wave = torch.zeros(100).double()
+    means = []
+    for row in noise:
+        wave = rho * wave + math.sqrt(1 - rho**2) * row
+        means.append((0.012 + 0.002 * wave).clamp(min=1e-4))
+    runs = torch.stack(means, 1).tolist()
+    monitors = [Monitor() for _ in runs]
+    risen = [any(m.risen(mean) for mean in run) for m, run in zip(monitors, runs, strict=True)]
+    assert sum(risen) <= 1
+
+
+def apart(gaps):
+    """The sentence on tokens that are so far apart, and the metrics."""
+    gaps = torch.as_tensor(gaps).reshape(1, -1)
+    mask = torch.ones_like(gaps, dtype=torch.bool)
+    found, text = Monitor().of(gaps, torch.zeros_like(gaps), mask)
+    return text, found.get("mismatch/rare")
+
+
+def test_rare_tokens_are_told_by_their_count():
+    """Of 2,000 tokens 4,000 e^-12 = 0.025 are expected: 4 surprise by 4 (log(4 / 0.025) - 1)."""
+    noise = 0.01 * torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    for count in range(6):
+        gaps = noise.clone()
+        gaps[:count] = 12.0
+        surprise = count * (math.log(max(count, 1) / (4000 * math.exp(-12))) - 1)
+        text, rare = apart(gaps)
+        assert (rare == count) == (surprise > 16) == bool(text), count
+    assert text == Says("5 of 2000 tokens 12 nats 0.025")
+
+
+def test_what_sampling_explains_is_not_rare():
+    """Tokens of one policy, and the log-probs of another, however far: P(d > a) <= e^-a."""
+    generator = torch.Generator().manual_seed(1)
+    for scale in (0.5, 1.0, 2.0, 4.0):
+        first = torch.randn(50, generator=generator).double().mul(2).log_softmax(0)
+        other = first + scale * torch.randn(50, generator=generator)
+        other = other.log_softmax(0)
+        drawn = first.exp().multinomial(100_000, replacement=True, generator=generator)
+        d = (other - first)[drawn]
+        assert rare(d.clamp(min=0)) == {}
+
+
+def test_what_is_not_finite_is_told_by_its_count():
+    found = told([NAN, NAN, 0.01])
+    assert found == [(1, Says("1 of 1 tokens not finite"))]
 
 
 LOG_2, LOG_3 = math.log(2.0), math.log(3.0)

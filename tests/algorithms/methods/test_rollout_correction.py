@@ -18,12 +18,12 @@ from nemo_algos.algorithms.extensions.correction import (
     expected_product,
     sampler_metrics,
 )
-from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
+from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.remarks import Remarks
 
 BOTH = {"rollout_is": "token", "rollout_is_threshold": 1.1}
 BOTH |= {"rollout_rs": "token_k2,seq_mean_k1", "rollout_rs_threshold": "0.03,0.95_1.05"}
@@ -337,7 +337,9 @@ def test_metrics_and_one_remark():
     found = sampler_metrics(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
     assert found["correction/weight_mean"] == pytest.approx(2)
     assert found["correction/ess"] == pytest.approx(0.8)
-    watch = Watch(MismatchConfig())
-    assert not watch.weights(found)
-    assert "correction/weight_mean is 0.30" in watch.weights({"correction/weight_mean": 0.3})
-    assert not watch.weights({"correction/weight_mean": 0.3})
+    remarks = Remarks(8, 64, 12)
+    row = {"reward/mean": 0.5}
+    assert not remarks.of(1, row | found)
+    (said,) = remarks.of(2, row | {"correction/weight_mean": 0.3})
+    assert "correction/weight_mean=0.3" in said
+    assert not remarks.of(3, row | {"correction/weight_mean": 0.3})

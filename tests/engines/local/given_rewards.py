@@ -108,3 +108,7 @@ def even_text(response):
     if len(response) % 2:
         raise ValueError("odd")
     return 1.0
+
+
+def same(response):
+    return 1.0

@@ -1,7 +1,6 @@
 """Reward functions in whole runs: logged apart, told of when they fail, and stopped for."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import small_llama
@@ -10,7 +9,6 @@ from says import Says
 
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local.observer import reward_parts
-from nemo_algos.engines.local.screen import Remarks
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.judge import check
 
@@ -138,14 +136,6 @@ def test_another_part_that_a_response_lacks_is_named():
         reward_parts([whole, of_parts(right=1.0)])
 
 
-def test_it_is_said_where_nearly_all_responses_were_cut():
-    for cut, told in ((8, 0), (9, 1)):
-        rows = [[5, 2]] * cut + [[5, 1]] * (10 - cut)
-        experience = SimpleNamespace(responses=lambda rows=rows: rows)
-        assert len(Remarks({1}, 2).of(1, [], experience)) == told
-        assert Remarks({1}, 2).of(2, [], experience) == []
-
-
 def findings(*overrides, name="smollm2.yaml"):
     found = check(name, overrides, "main")
     return {f.path: f.message for f in found if f.severity != "note"}
@@ -204,12 +194,7 @@ def test_a_reward_that_a_folder_names_is_code(name):
     assert foreign("math") == foreign("countdown") == {}
 
 
-@pytest.mark.parametrize(("rewards", "told"), [([1, 1, 1], 1), ([0, 0, 1], 0), ([1, 1], 0)])
-def test_it_is_said_by_step_3_that_every_reward_is_equal(rewards, told):
-    remarks = Remarks({1}, 2)
-    experience = SimpleNamespace(responses=list)
-    said = [
-        remarks.of(step, [Verdict(float(reward), "ok")] * 4, experience)
-        for step, reward in enumerate(rewards, start=1)
-    ]
-    assert sum(map(len, said)) == told and len(said[-1]) == told
+def test_it_is_said_by_step_3_that_every_reward_is_equal(tmp_path, overrides):
+    done, _ = run(tmp_path, *overrides, *reward("same", "same"), "grpo.max_num_steps=4")
+    (said,) = (line for line in done.output.splitlines() if line.startswith("warning: step 3"))
+    assert said == Says("since step 1 every group same reward mean is 1")

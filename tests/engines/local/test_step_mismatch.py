@@ -93,21 +93,20 @@ def test_a_wrong_section_is_refused(override, path, message):
 
 
 class Drifting(trainers.Mismatched):
-    """Its sampler's log-probs are further off at every step."""
+    """Its sampler's log-probs are off by 0.06 nats from the third step on."""
 
     steps = 0
 
     def generate(self, prompts, group_size, generator):
         drawn = super().generate(prompts, group_size, generator)
         self.steps += 1
-        return replace(drawn, gen_logprobs=drawn.logprobs - 0.002 * self.steps)
+        return replace(drawn, gen_logprobs=drawn.logprobs - 0.06 * (self.steps > 2))
 
 
-def test_a_rise_is_said_with_the_step():
+def test_a_level_is_said_with_the_step():
     made = trainers.trainer(trained=Drifting(trainers.policy().model, trainers.UP_TO_12))
     said = []
-    for _ in range(12):
-        metrics = made.step()
+    for _ in range(5):
+        made.step()
         said += made.said
-    assert [s for s in said if "mismatch" in s] == [Says("11 mismatch/mean 2.0e-03 0.05 14")]
-    assert metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
+    assert [s for s in said if "mismatch" in s] == [Says("step 3: mismatch/mean is 0.06 0.05")]

@@ -228,7 +228,7 @@ def test_nemo_rl_logs_have_our_names(tmp_path, no_figures):
     assert run.metrics["length/mean"] == ([1], [100]) and run.metrics["ratio/max"] == ([1], [1.5])
     assert str(run.metrics["entropy/approximate"]) == "([1.0, 2.0], [1.0, nan])"
     html = write([folder], tmp_path / "out").read_text()
-    assert "training_validation" in html and re.search(r"\b1 values\b", html)
+    assert "training_validation" in html and re.search(r"\b1 value not finite", html)
 
 
 TRACED = {
@@ -364,3 +364,29 @@ def test_labels_and_configs_are_text_too(tmp_path):
     html = write(runs, tmp_path / "out").read_text()
     assert "<b>one" not in html and "<i>0" not in html
     assert "&lt;b&gt;one" in html and "&lt;i&gt;0&lt;/i&gt;" in html and "two &amp; $x$ ?" in html
+
+
+def test_a_run_that_died_is_drawn_and_one_that_is_broken_is_left_out(tmp_path, no_figures):
+    """Of 30 steps the gradient is 0 in 29; a metric of step 1 alone has no last tenth."""
+    run = tmp_path / "dead"
+    run.mkdir()
+    rows = [
+        {"step": n, "reward/mean": 0.3 * (n == 1), "grad_norm": float(n == 1)} for n in range(1, 31)
+    ]
+    rows = [{**row, "groups/flat_share": float(row["step"] > 1)} for row in rows]
+    rows[0]["clip/positive_above"] = 0.033
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    state = tmp_path / "trl" / "checkpoint-10" / "trainer_state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"log_history": [{"step": 1')
+    code, said = report(run, state.parents[1], "--out", tmp_path / "out")
+    assert code == 0, said
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "0 at 29 steps" in page and 'id="training_flat"' in page
+    summary = page[page.index('id="summary"') : page.index('id="training"')]
+    assert "0.033" not in summary and ">30<" in summary
+    note = page[page.index("Left out: ") :].partition("</p>")[0]
+    assert "trainer_state.json" in note and "emove" not in note and "elete" not in note
+    assert state.exists()
+    code, said = report(state.parents[1], "--out", tmp_path / "none")
+    assert code == 2 and "trainer_state.json" in said and "emove" not in said

@@ -23,9 +23,9 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 
-def launched(folder: Path, patch: pytest.MonkeyPatch, method: str = "etr") -> Run:
+def launched(folder: Path, patch: pytest.MonkeyPatch, method: str = "etr", steps: int = 2) -> Run:
     """The run after its training; in this process, sequences packed."""
-    overrides = ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"]
+    overrides = ["loss_fn.reference_policy_kl_penalty=0", f"grpo.max_num_steps={steps}"]
     run = Run(folder, overrides, mode="packed")
     algorithm = build(method)
     plain = run.config.model_dump()
