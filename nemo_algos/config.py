@@ -174,7 +174,7 @@ class OverrideLoader(yaml.SafeLoader):
 _WHOLE = r"(?:0|[1-9](?:_?\d)*)"
 _POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*|{_WHOLE}\.)"
 for _tag, _shape in {
-    "null": "(?i:null)",
+    "null": "(?i:null)?",  # or nothing, within {}
     "bool": "(?i:true|false)",
     "int": rf"[-+]?{_WHOLE}",
     "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|\d(?:_?\d)*)[eE][-+]?{_WHOLE}|(?i:inf|nan))",

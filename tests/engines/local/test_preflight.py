@@ -243,7 +243,7 @@ def test_training_begins_with_the_warnings(tmp_path, llama):
     done = invoke("train", "math.yaml", *given, *quick, "logger.tensorboard_enabled=false")
     assert done.exit_code == 0, done.output
     assert "warning policy.generation.max_new_tokens: 1 " in done.stderr
-    assert Says("16 policy.generation.max_new_tokens=1") in done.output.splitlines()
+    assert Says("100% policy.generation.max_new_tokens=1") in done.output.splitlines()
 
 
 @pytest.mark.parametrize("lacks", ["config.json", "model.safetensors", "tokenizer.json"])
