@@ -54,7 +54,7 @@ DEAD = {"reward/mean": 0, "reward/positive_share": 0, "groups/flat_share": 1, "g
 DEATHS = {
     "flat": ({"groups/flat_share": 1.0}, "every group same reward"),
     "no gradient": ({"grad_norm": 0.0}, "gradient is 0"),
-    "no reward, so flat, so no gradient": (DEAD, "mean reward is 0"),
+    "no reward, so flat, so no gradient": (DEAD, "mean reward is 0 was up to broken"),
     "cut": ({"length/cut_share": 1.0}, "100% cut policy.generation.max_new_tokens=12"),
     "cut, so dead": ({"length/cut_share": 0.95, **DEAD}, "95% cut mean reward of 0"),
     "empty": ({"length/mean": 0.0, **DEAD}, "responses are empty"),
