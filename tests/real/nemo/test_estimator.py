@@ -46,7 +46,7 @@ def test_advantages_are_the_methods_own(name):
     assert advantages.dtype == torch.float32 and advantages.shape == rollouts.mask.shape
     torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
     entropy = rollouts.entropy[rollouts.mask].mean().item()
-    known = {"entropy/exact": pytest.approx(entropy)}
+    known = {"entropy/exact": pytest.approx(entropy), "groups/flat_share": 0.4}  # 2 of 5
     assert estimator.last_metrics == {**known, **wanted.metrics}
     signals = estimator.signals_for(advantages)
     assert tuple(signals) == tuple(columns.names(build(name)).values())

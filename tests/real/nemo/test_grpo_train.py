@@ -169,7 +169,9 @@ def test_the_methods_metrics_are_logged(
 ) -> None:
     plugged = trained(name, mode)
     names = {key for call in plugged.estimator.calls for key in call["metrics"]}
-    assert names and all(key.startswith((f"{name}/", "rollouts/", "entropy/")) for key in names)
+    assert names and all(
+        key.startswith((f"{name}/", "rollouts/", "entropy/", "groups/")) for key in names
+    )
     for step, call in enumerate(plugged.estimator.calls, start=1):
         kept = plugged.run.logger.kept["train"][step]
         assert {k: v for k, v in kept.items() if k in names} == call["metrics"]

@@ -84,7 +84,7 @@ def test_the_servers_are_the_environment_of_training_and_validation(monkeypatch,
 
     servers = mock.Mock(spec=["shutdown"])
     worker = mock.Mock()
-    made = (worker, worker, servers, *[None] * 5, mock.Mock(), None, master)
+    made = (worker, worker, servers, *[None] * 4, mock.Mock(), mock.Mock(), None, master)
     tokenizer = mock.Mock()
     monkeypatch.setattr(launch, "get_tokenizer", lambda *_, **__: tokenizer)
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)

@@ -215,7 +215,7 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     ended, error = [], FloatingPointError("stopped")
     saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
     workers = (Part("policy", ended), Part("generation", ended))
-    made = (*workers, *[None] * 6, saves, None, master)
+    made = (*workers, *[None] * 5, mock.Mock(), saves, None, master)
     setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
     monkeypatch.setattr(launch, "get_tokenizer", mock.Mock())
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cpu_vlm
 import datasets
@@ -73,7 +74,7 @@ def test_a_vlm_config_is_launched_with_its_processor(
 
     def setup(master: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         given.update(kwargs, args=args)
-        made = (Workers(), Workers(), None, (None, None), "loader", None, None, "logger")
+        made = (Workers(), Workers(), None, (None, None), "loader", None, None, mock.Mock())
         return (*made, Workers(), {}, master, {}, {})
 
     @functools.wraps(grpo.grpo_train)
