@@ -179,7 +179,11 @@ class PolicyProxy:
             compared["prompt_length"] = data["token_mask"].argmax(1)
         ask = self._probe and functools.partial(self._probe.again, self._policy)
         mismatch, apart = self._watch.of(self._step, compared, ask)
-        self._estimator.last_metrics |= mismatch | self._weights(compared)
+        self._estimator.last_metrics = {
+            **self._estimator.last_metrics,
+            **mismatch,
+            **self._weights(compared),
+        }
         self._say(self._step, apart)
 
     def _see_arrival(self) -> None:
@@ -187,7 +191,7 @@ class PolicyProxy:
         if not self._probe or (asked := self._probe.columns(self._policy)) is None:
             return
         moved, remark = self._watch.probed(self._step + 1, asked, self._probe.sums)
-        self._estimator.last_metrics |= moved
+        self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
         self._say(self._step + 1, remark)
 
     def _say(self, step: int, *sentences: str) -> None:
