@@ -199,8 +199,8 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("dropped", [-np.inf, 0.0])  # NeMo-RL writes 0
-@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("dropped", some_of([-np.inf, 0.0], 1))  # NeMo-RL writes 0
+@pytest.mark.parametrize("shared", some_of([*SHARED], 3))
 def test_what_both_sides_do_alike_is_no_mismatch(folders, shared, dropped):
     """At a filter's edge rounding decides, and the trainer may drop a token that was drawn."""
     change = SHARED[shared]
