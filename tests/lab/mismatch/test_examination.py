@@ -217,7 +217,7 @@ SCALINGS = [
     {"rope_type": "linear", "factor": 4.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-    {  # of other factors and lengths this small model was said to have another base (docs/status.md)
+    {  # with other factors and lengths another base is named: docs/status.md
         "rope_type": "llama3",
         "factor": 4.0,
         "low_freq_factor": 1.0,
