@@ -172,12 +172,13 @@ class OverrideLoader(yaml.SafeLoader):
 
 
 _WHOLE = r"(?:0|[1-9](?:_?\d)*)"
-_POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*|{_WHOLE}\.)"
+_DIGITS = r"\d(?:_?\d)*"
+_POINT = rf"(?:{_WHOLE}?\.{_DIGITS}|{_WHOLE}\.)"
 for _tag, _shape in {
     "null": "(?i:null)?",  # or nothing, within {}
     "bool": "(?i:true|false)",
     "int": rf"[-+]?{_WHOLE}",
-    "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|\d(?:_?\d)*)[eE][-+]?{_WHOLE}|(?i:inf|nan))",
+    "float": rf"[-+]?(?:{_POINT}|(?:{_POINT}|{_WHOLE})[eE][-+]?{_DIGITS}|(?i:inf|nan))",
 }.items():
     OverrideLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_shape})$"), None
@@ -239,6 +240,9 @@ class ConfigError(ValueError):
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = list(findings)
         super().__init__("\n".join(str(f) for f in findings if f.severity == "error"))
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[list[Finding]]]:
+        return type(self), (self.findings,)  # another process's error is made again here
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Configs: inheritance, overrides, and one report with every error before torch is imported."""
 
+import pickle
 from pathlib import Path
 from typing import get_args
 
@@ -250,6 +251,11 @@ HYDRA = {  # as hydra.core.override_parser reads them
     "{a: 0b1}": {"a": "0b1"},
     "-1_000": -1000,
     "1e-5": 1e-5,
+    "1e-05": 1e-5,
+    "1.5e+06": 1.5e6,
+    "-2e0_3": -2000.0,
+    "01e5": "01e5",
+    "1e": "1e",
     "+5": 5,
     ".5": 0.5,
     "5.": 5.0,
@@ -265,6 +271,19 @@ def test_an_override_is_what_hydra_reads(folder):
     for text, want in HYDRA.items():
         found = config.load(folder / "child.yaml", [f"x={text}"])["x"]
         assert (found, type(found)) == (want, type(want)), text
+
+
+@pytest.mark.parametrize("number", [1e-5, 2.5e-7, 1e22, 0.1, -3e-300, 1 / 3])
+def test_a_number_that_python_writes_is_that_number(folder, number):
+    assert config.load(folder / "child.yaml", [f"x={number!r}"])["x"] == number
+
+
+def test_an_error_of_another_process_arrives_whole(folder):
+    with pytest.raises(config.ConfigError) as error:
+        config.load(folder / "child.yaml", ["~x", "y"])
+    there = pickle.loads(pickle.dumps(error.value))
+    assert (there.findings, str(there)) == (error.value.findings, str(error.value))
+    assert len(there.findings) == 2
 
 
 def test_an_override_names_an_element_of_an_inherited_list():

@@ -1,11 +1,15 @@
 """What is read of NeMo-RL's checkout as text is what NeMo-RL itself makes of it."""
 
+import random
 from importlib import import_module
 from types import UnionType
 from typing import NotRequired, Union, get_args, get_origin
 
 import checkout
 import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from nemo_rl.models.generation.vllm.config import VllmConfig
@@ -174,3 +178,19 @@ def test_it_composes_as_nemo_rl_merges(overrides):
     name = OmegaConf.select(config, "nemo_rl.config")
     merged = merge_with_override(load_config(EXAMPLES / name), config.copy())
     assert compose(config, checkout.release()).plain == resolve(merged)
+
+
+def test_an_overrides_number_is_hydras():
+    parser, draw, asked = OverridesParser.create(), random.Random(0), 0
+    for _ in range(2000):
+        text = "".join(draw.choices("0115_..eE+-", k=draw.randint(1, 7)))
+        if not any(letter.isdigit() for letter in text):
+            continue
+        try:
+            want = parser.parse_override(f"a={text}").value()
+        except HydraException:
+            continue
+        found = yaml.load(text, strict.OverrideLoader)
+        assert (found, type(found)) == (want, type(want)), text
+        asked += 1
+    assert asked > 1000
