@@ -1,6 +1,7 @@
 """The command `nemo-algos check`."""
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,11 @@ from nemo_algos.config import as_written, select
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
-from nemo_algos.preflight.check.judge import check as checked
-from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.judge import judged
 from nemo_algos.preflight.check.release import find
 from nemo_algos.preflight.check.rule import Preflight
+from nemo_algos.preflight.forecast import this_run
+from nemo_algos.preflight.forecast.this_run import forecast_of, lines
 from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
@@ -79,7 +81,7 @@ def check(
             "--data runs NeMo-RL's own code, and none was found here: name the checkout of "
             "NeMo-RL that will run: --nemo-rl FOLDER"
         )
-    findings = checked(config, overrides or [], release, _limit(time))
+    run, findings = judged(config, overrides or [], release, _limit(time))
     failed = any(f.severity == "error" for f in findings)
     if not as_json:
         if release:
@@ -87,9 +89,13 @@ def check(
         show(findings)
         counts = Counter(f.severity for f in findings)
         echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
+    forecast = forecast_of(run) if run else None
+    if run and forecast and not as_json:
+        echo()
+        for line in lines(run, forecast, sys.stdout.isatty()):
+            echo(line)
     tried: list[Verdict] = []
-    if release and root and data and not failed:
-        run, _ = judge(load_config(config, overrides, "train"), release)
+    if run and root and data and not failed:
         for verdict in _tried(run, root, rows, model):
             tried.append(verdict)
             if not as_json:
@@ -97,9 +103,10 @@ def check(
                 echo(verdict.line(), color=color)
     if as_json:
         by = {"nemo_rl": release.name if release else None}
-        listed = [as_written(f._asdict()) | by for f in findings]
-        both = {"findings": listed, "data": [as_written(v._asdict()) for v in tried]}
-        echo(json.dumps(both if data else listed))
+        whole = {"findings": [as_written(f._asdict()) | by for f in findings]}
+        whole |= {"this_run": this_run.as_json(forecast)} if forecast else {}
+        whole |= {"data": [as_written(v._asdict()) for v in tried]} if data else {}
+        echo(json.dumps(whole))
     elif tried:
         outcomes = Counter(verdict.outcome for verdict in tried)
         echo(", ".join(f"{mark}: {outcomes[name]}" for name, mark in MARKS.items()))

@@ -14,7 +14,6 @@ from nemo_algos.config import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find
-from nemo_algos.preflight.check.rules.rows import last_step
 from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors, with_keys
 from nemo_algos.preflight.plan.layouts import plan as planned
@@ -82,7 +81,7 @@ def plan(
     if price is not None and not 0 <= price < inf:
         raise ValueError(f"--price {price:g}: must be a finite number from 0")
     shape = run.model or facts(run["policy.model_name"])
-    own_end = with_keys(run.plain, {"grpo.max_num_steps": last_step(run)})
+    own_end = with_keys(run.plain, {"grpo.max_num_steps": run.last_step})
     p = planned(own_end, shape, sheet, mean_tokens)
     ends = {} if mean_tokens else both_ends(p)
     accepts = checker(given, release)

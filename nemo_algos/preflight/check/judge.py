@@ -45,13 +45,20 @@ def check(
 
     release: the NeMo-RL that will run, else as `release.find` has it; seconds: the job's limit.
     """
+    return judged(name, overrides, release, seconds)[1]
+
+
+def judged(
+    name: str, overrides: Sequence[str], release: Release | None = None, seconds: int | None = None
+) -> tuple[Preflight | None, list[Finding]]:
+    """The run as well, of NeMo-RL, where there is one to judge; arguments as of `check`."""
     try:
         written = apply_overrides(read(find(name)), overrides)
         if select(written, "engine") == "nemo_rl":
-            return judge(written, release or find_release(), seconds)[1]
-        return judged_locally(resolve(written)).warnings
+            return judge(written, release or find_release(), seconds)
+        return None, judged_locally(resolve(written)).warnings
     except ConfigError as error:
-        return _sort(error.findings)
+        return None, _sort(error.findings)
 
 
 def judge(

@@ -15,6 +15,7 @@ from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards.weighted import Reward
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.check.training_rows import last_step
 
 error = Finding
 warning = partial(Finding, severity="warning")
@@ -114,6 +115,11 @@ class Preflight(Run):
         """The method's algorithm, in rules that are asked only where it could be built."""
         assert self.algorithm
         return self.algorithm
+
+    @property
+    def last_step(self) -> int:
+        """The step that ends the run, as far as its rows are known here."""
+        return last_step(self)
 
     @property
     def corrected(self) -> bool:

@@ -14,6 +14,7 @@ from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.generation import GENERATION
+from nemo_algos.preflight.check.training_rows import datasets
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
 OF_PARTS = "math_multi_reward"  # its rewards are of tags: <think>, <answer>
@@ -38,18 +39,6 @@ PROCESSOR = "nemo_gym_data_processor"  # the one that gives rows of Gym
 CONFIGS = f"{GYM}.config_paths"
 MODEL = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
 PENALTIES = ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage")
-
-
-def datasets(run: Preflight) -> list[tuple[str, dict[str, Any]]]:
-    """Each dataset's path and keys, the defaults filled in."""
-    default = run["data.default"] or {}
-    sets = []
-    for name in ("train", "validation"):
-        found = run[f"data.{name}"] or []
-        for one in found if isinstance(found, list) else [found]:
-            if isinstance(one, Mapping):
-                sets.append((f"data.{name}", {**default, **one}))
-    return sets
 
 
 def environment(run: Preflight, data: Mapping[str, Any]) -> Any:

@@ -23,10 +23,12 @@ from nemo_algos.preflight.check.rules import (
     single_controller,
     training,
 )
+from nemo_algos.preflight.forecast import batch as forecast_batch
+from nemo_algos.preflight.forecast import rates, rewards, timeline
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run,
+    method, data, rows, run, forecast_batch, rates, rewards, timeline,
 )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import modules
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, warning
-from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT, peak_rate
+from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT
+from nemo_algos.preflight.forecast.rates import rate_key
 
 DIGITS = {"bfloat16": 8, "float16": 11}  # of a significand, the implicit one included
 ASSUMED = NormalDist(0, 0.02).quantiles(400)  # the scale at which most models are initialised
@@ -168,7 +169,7 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     found = (DIGITS.get(str(run[key])) for key in ("policy.precision", f"{VLLM}.precision"))
     digits = min((digits for digits in found if digits), default=None)
     optimizer = f"{OPTIMIZER}.optimizer" if run.megatron else "policy.optimizer.name"
-    rate = run[peak_rate(run)] if "adam" in str(run[optimizer]).lower() else None
+    rate = run[rate_key(run)] if "adam" in str(run[optimizer]).lower() else None
     inside = run["policy.generation.backend"] == "megatron"
     if not (path and model and digits and rate) or inside:
         return

@@ -9,9 +9,10 @@ from nemo_algos.engines.nemo.derived_config import uses_gym
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.conflicts import success_readers
-from nemo_algos.preflight.check.rules.data import datasets, environment
+from nemo_algos.preflight.check.rules.data import environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.rules.training import LORA, PEFT
+from nemo_algos.preflight.check.training_rows import datasets
 
 TOKEN, SEQUENCE = (get_args(kind)[1] for kind in (TokenClip, SequenceClip))
 KL = "loss_fn.reference_policy_kl_penalty"

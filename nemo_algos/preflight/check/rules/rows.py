@@ -2,24 +2,23 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from math import ceil
-from pathlib import Path
-from typing import Any
 
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
-from nemo_algos.engines.data.rows import Row, load
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
-from nemo_algos.preflight.check.rules.data import MATH, datasets, environment
-from nemo_algos.preflight.check.rules.values import is_number
+from nemo_algos.preflight.check.rules.data import MATH, environment
+from nemo_algos.preflight.check.training_rows import (
+    datasets,
+    is_number,
+    rows_of,
+    split_off,
+    training_rows,
+)
 
-READ = (".csv", ".json", ".jsonl", ".parquet")
-LARGEST = 64 << 20  # bytes of a file that is read here
 KEYS = {"input_key": "input", "output_key": "output"}  # of NeMo-RL's ResponseDataset
 
 
@@ -29,7 +28,7 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
     Verifiers of mathematics compare with all that a row has for an answer.
     """
     for path, data in datasets(run):
-        rows = _rows(data) or []
+        rows = rows_of(data) or []
         named = {key: str(data.get(key) or usual) for key, usual in KEYS.items()}
         for name, key in named.items() if rows and "messages" not in rows[0].values else ():
             if lacking := next((row for row in rows if row.get(key) is None), None):
@@ -53,7 +52,7 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
 
 def enough_rows(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL drops an incomplete batch, and a synchronous run ends with its last epoch."""
-    rows = _training_rows(run)
+    rows = training_rows(run)
     apart = run["data.use_multiple_dataloader"]
     path = "data.num_prompts_per_dataloader" if apart else "grpo.num_prompts_per_step"
     prompts = int((run[path] or 0) * run.oversampling)
@@ -63,7 +62,7 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
             f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
             "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
         )
-    steps = last_step(run)
+    steps = run.last_step
     if steps < run["grpo.max_num_steps"]:
         say = warning if at(run.written, "grpo.max_num_steps") is not None else note
         number = run["grpo.max_num_epochs"] or 1
@@ -73,20 +72,6 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
             f"so the run ends after {steps} steps of {run['grpo.max_num_steps']:,}. Raise it, or "
             "add rows.",
         )
-
-
-def last_step(run: Preflight) -> int:
-    """The step that ends the run: a synchronous trainer stops with its epochs, too.
-
-    Where the number of rows is not known here, it is that of grpo.max_num_steps.
-    """
-    most = run["grpo.max_num_steps"]
-    apart = run["data.use_multiple_dataloader"]
-    prompts = int((run["grpo.num_prompts_per_step"] or 0) * run.oversampling)
-    if run.controlled or run["grpo.async_grpo.enabled"] or apart or prompts <= 0:
-        return most
-    steps = sum(_training_rows(run)) // prompts * (run["grpo.max_num_epochs"] or 1)
-    return min(most, steps) if steps else most
 
 
 def held_out(run: Preflight) -> Iterator[Finding]:
@@ -103,8 +88,8 @@ def held_out(run: Preflight) -> Iterator[Finding]:
                 "Set it to 0.05, for one, or to 256.",
             )
         elif size and path == "data.train" and run["data.validation"]:
-            rows = _rows(data)
-            taken = f"{_held_out(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
+            rows = rows_of(data)
+            taken = f"{split_off(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
             say = warning if rows and at(run.written, key) is None else note
             yield say(
                 key,
@@ -124,39 +109,6 @@ def held_out(run: Preflight) -> Iterator[Finding]:
                 f"{name} would be graded by {usual}, the training environment of `data.default`. "
                 f"Set the one that you mean, {usual} or another.",
             )
-
-
-def _held_out(size: float, rows: int) -> int:
-    """Rows that are split off: a share of them, rounded up, or a number."""
-    return int(size) if size >= 1 else ceil(size * rows)
-
-
-def _training_rows(run: Preflight) -> list[int]:
-    """Rows of each training set, less those split off; none where one is not known."""
-    left = list[int]()
-    for data in (data for path, data in datasets(run) if path == "data.train"):
-        rows = _rows(data)
-        size = data.get("split_validation_size") or 0
-        if rows is None or not is_number(size):
-            return []
-        left.append(len(rows) - _held_out(size, len(rows)))
-    return left
-
-
-def _rows(data: Mapping[str, Any]) -> list[Row] | None:
-    """The rows of a file that is here; None of other data, and of what NeMo-RL may yet read."""
-    file = Path(str(data.get("data_path") or "."))
-    known = data.get("dataset_name") == "ResponseDataset" and file.suffix in READ
-    try:
-        small = known and file.is_file() and file.stat().st_size <= LARGEST
-        return _load(file, file.stat().st_mtime_ns) if small else None
-    except (OSError, ValueError):  # json lines in a .json, for one, which NeMo-RL reads
-        return None
-
-
-@lru_cache(maxsize=8)
-def _load(file: Path, changed: int) -> list[Row]:
-    return load(str(file))[0]
 
 
 def own_rewards(run: Preflight) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from glob import escape
 from operator import mul
 from pathlib import Path
 
-from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.config import Finding, at
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
 from nemo_algos.preflight.check.known_models import home, hub
 from nemo_algos.preflight.check.layout import VLLM
@@ -18,15 +18,10 @@ from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warn
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
-METRIC = "checkpointing.metric_name"
-BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
 SOME = 0.01  # share of ids up to which reserved ones may have been given names
-ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
-MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS = 2
 OPTIMIZER = 12
-LONG = 100  # steps that one would miss
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
 
 
@@ -175,96 +170,6 @@ def save_time(run: Preflight) -> Iterator[Finding]:
         yield error(
             MUST_SAVE,
             f"{found} is not before the job's end after {limit} s. Set it to less, as DD:HH:MM:SS.",
-        )
-
-
-def best_metric(run: Preflight) -> Iterator[Finding]:
-    """Checkpoints are ranked by a metric that is there when they are saved."""
-    name = str(run[METRIC] or "train:")
-    every = run["grpo.val_period"] or 0
-    period = run["checkpointing.save_period"] or 1
-    if not run["checkpointing.enabled"]:
-        return
-    if run["checkpointing.higher_is_better"] is False and name.partition(":")[2] in BETTER:
-        yield warning(
-            "checkpointing.higher_is_better",
-            f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
-        )
-    if not name.startswith(("train:", "val:")):
-        yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
-    several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
-    known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
-    if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
-        near = did_you_mean(name, known)
-        yield error(
-            METRIC,
-            f"unknown metric {name}{near}, so the first save would fail. Name one that validation "
-            "has.",
-        )
-    if name.startswith("val:") and (not every or period % every):
-        yield warning(
-            METRIC,
-            f"checkpoints come every {period} steps and validation every {every}. Checkpoints "
-            "without a validation rank last: align the two periods.",
-        )
-
-
-def save_period(run: Preflight) -> Iterator[Finding]:
-    """Something is saved before the end, also where the monitor ends the run."""
-    steps = run["grpo.max_num_steps"]
-    saves = run["checkpointing.enabled"]
-    what = f"the run has {steps} steps"
-    if saves and (run["checkpointing.save_period"] or 0) > steps:
-        yield warning(
-            "checkpointing.save_period", f"{what}, so only its end is saved. Set it below {steps}."
-        )
-    if not saves and steps > LONG:
-        yield note(
-            "checkpointing.enabled",
-            f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
-            "Set it to true.",
-        )
-    path = "mismatch.stop_above"
-    every = run["checkpointing.save_period"] or 1
-    what = "the run ends without a save when the mismatch is above this limit"
-    if not run[path]:
-        return
-    if not run["checkpointing.enabled"]:
-        yield warning(
-            path,
-            f"{what}, and no checkpoint is saved: all its work is lost. Set "
-            "`checkpointing.enabled: true` and a short `checkpointing.save_period`.",
-        )
-    elif every > 1:
-        yield note(
-            path,
-            f"{what}, and the work since the last checkpoint is lost, up to {every} steps. To "
-            "lose less, lower `checkpointing.save_period`.",
-        )
-
-
-def end(run: Preflight) -> Iterator[Finding]:
-    """Something bounds the run: the base configs have a million steps. A score needs one."""
-    path = "grpo.max_num_steps"
-    epochs = run["grpo.max_num_epochs"]
-    if at(run.written, path) is None and run[path] >= ENDLESS:
-        or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
-        yield note(
-            path,
-            f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it "
-            "to the steps that you want, such as 500.",
-        )
-    metric = run["grpo.stop_at_validation_metric"]
-    if metric and run["grpo.stop_at_validation_threshold"] is None:
-        yield error(
-            "grpo.stop_at_validation_threshold",
-            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
-            "as to 0.5.",
-        )
-    if metric == "pass_k" and (run["grpo.val_num_generations_per_prompt"] or 1) <= 1:
-        yield error(
-            "grpo.val_num_generations_per_prompt",
-            "pass_k needs several responses per prompt. Set it to 2 or more.",
         )
 
 

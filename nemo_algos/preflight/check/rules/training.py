@@ -7,7 +7,6 @@ from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.rule import Preflight, error, errors, warning
 
 OPTIMIZER = f"{MEGATRON}.optimizer"
-SCHEDULER = f"{MEGATRON}.scheduler"
 LORA = f"{DTENSOR}.lora_cfg"
 PEFT = f"{MEGATRON}.peft"
 SECOND_VERSION = (
@@ -82,44 +81,6 @@ def optimizer_precision(run: Preflight) -> Iterator[Finding]:
             "at most 1. Set e.g. 1.0.",
         ),
     )
-
-
-def learning_rates(run: Preflight) -> Iterator[Finding]:
-    """The schedule goes up to a usual rate and down again, before the run ends."""
-    peak = run[f"{OPTIMIZER}.lr"]
-    for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
-        if run.megatron and peak is not None and (run[path] or 0) > peak:
-            yield error(
-                path,
-                f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`). Set it to "
-                f"at most {peak:g}.",
-            )
-    path = f"{SCHEDULER}.lr_warmup_iters"
-    decay = run[f"{SCHEDULER}.lr_decay_iters"]
-    steps = run[path] or 0
-    if run.megatron and decay is not None and steps >= decay:
-        yield error(path, f"{steps} must be below lr_decay_iters: {decay}. Change one of them.")
-    elif run.megatron and steps >= run["grpo.max_num_steps"]:
-        yield warning(
-            path,
-            f"the run ends before its warm-up of {steps} steps does. Set it below "
-            f"{run['grpo.max_num_steps']}.",
-        )
-    path = peak_rate(run)
-    high = 1e-3 if run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"] else 1e-4
-    if (run[path] or 0) < 0:
-        yield error(path, f"must be 0 or more, got {run[path]:g}. Torch refuses it.")
-    elif run[path] is not None and not 1e-8 <= run[path] <= high:
-        yield warning(
-            path,
-            f"{run[path]:g} is outside the usual 1e-08 to {high:g}. The papers use 1e-06 to "
-            "1e-05. Check the digits.",
-        )
-
-
-def peak_rate(run: Preflight) -> str:
-    """The path of the learning rate."""
-    return f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
 
 
 def first_version(run: Preflight) -> Iterator[Finding]:

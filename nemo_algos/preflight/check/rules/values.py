@@ -16,9 +16,9 @@ from nemo_algos.preflight.check.annotations import narrowed
 from nemo_algos.preflight.check.keys import SPLITS
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER, VLLM
 from nemo_algos.preflight.check.release import Release
+from nemo_algos.preflight.check.training_rows import LARGEST, is_number
 
 Schema = Mapping[str, Any]
-LARGEST = 1e15  # of any number
 NUMBERS = {"integer": "a whole number", "number": "a number"}
 KINDS: dict[str, tuple[type, str]] = {
     "array": (list, "a list"),
@@ -196,12 +196,6 @@ def expected(schema: Schema) -> str:
         return KINDS[kind][1]
     bounds = [said.format(schema[name]) for name, (_, said) in BOUNDS.items() if name in schema]
     return " ".join([NUMBERS[kind], *(bounds or [f"below {LARGEST:g}"])])
-
-
-def is_number(value: Any) -> bool:
-    """Neither a flag, nor beyond all that occurs, nor infinite, nor no number."""
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and -LARGEST < value < LARGEST
 
 
 def json_like(value: Any) -> str:

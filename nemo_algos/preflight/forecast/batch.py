@@ -1,0 +1,130 @@
+"""What a step samples and trains on, and what is left of a healthy batch after masks and cuts.
+
+In a healthy batch, trainer and sampler differ by rounding: by log-probs of about 0.01 to 0.05.
+"""
+
+from collections.abc import Iterator
+from math import ceil, exp, log
+from statistics import NormalDist
+from typing import NamedTuple
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.forecast.planned import Planned, error, warning
+
+GAPS = (0.0, 0.01, 0.05)  # standard deviations of healthy differences, in nats per token
+SICK = 100.0  # a mean exp|difference| that no batch has that still trains
+THRESHOLD = "grpo.seq_logprob_error_threshold"
+CORRECTION = "loss_fn.use_importance_sampling_correction"
+RATIO = "loss_fn.truncated_importance_sampling_ratio"
+DRAWS = "grpo.dynamic_sampling_max_gen_batches"
+
+
+class Batch(NamedTuple):
+    """A step: prompts, responses to each, updates; flat: its share of flat groups by chance.
+
+    flat is of a pass rate of 1/2. error: the mean exp|difference| of healthy gaps; kept: the share
+    of the tokens whose weight is kept as it is, at the same gaps.
+    """
+
+    prompts: int
+    responses: int
+    updates: int
+    flat: float
+    error: tuple[float, ...]
+    kept: tuple[float, ...]
+
+
+def batch_of(run: Planned) -> Batch:
+    """What a step of the run does."""
+    group = run["grpo.num_generations_per_prompt"]
+    low, high = _weights(run)
+    return Batch(
+        prompts=run["grpo.num_prompts_per_step"],
+        responses=group,
+        updates=(run["grpo.num_update_epochs"] or 1)
+        * max(1, run.rollouts // max(1, run["policy.train_global_batch_size"])),
+        flat=flat(group, 0.5),
+        error=tuple(probability_error(gap) for gap in GAPS),
+        kept=tuple(kept(gap, low, high) for gap in GAPS),
+    )
+
+
+def flat(group: int, rate: float) -> float:
+    """The chance that all responses of a group are right, or all are wrong."""
+    return rate**group + (1 - rate) ** group
+
+
+def probability_error(gap: float) -> float:
+    """The mean of exp|d| for normal differences d of that standard deviation."""
+    return 2 * exp(gap**2 / 2) * NormalDist().cdf(gap)
+
+
+def kept(gap: float, low: float, high: float) -> float:
+    """The share of the weights exp(d) from low to high, for normal d of that standard deviation."""
+    if gap == 0:
+        return float(low <= 1 <= high)
+    below = NormalDist().cdf(log(high) / gap) if high > 0 else 0.0
+    above = NormalDist().cdf(log(low) / gap) if low > 0 else 0.0
+    return max(0.0, below - above)
+
+
+def _weights(run: Planned) -> tuple[float, float]:
+    """The weights that NeMo-RL's correction leaves as they are."""
+    if not run[CORRECTION] or not run["loss_fn.truncated_importance_sampling_type"]:
+        return 0.0, float("inf")
+    high = run[RATIO]
+    return run[f"{RATIO}_min"] or 0.0, float("inf") if high is None else high
+
+
+def masked_sequences(run: Planned) -> Iterator[Finding]:
+    """Sequences that differ by rounding are trained on; those that differ by far are not."""
+    found = run[THRESHOLD]
+    if found is None:
+        return
+    scale = "It bounds a mean of exp|difference|, which is 1 where both agree"
+    if found < 1:
+        yield error(THRESHOLD, f"{found:g} masks every sequence. {scale}. Set e.g. 1.5.")
+    elif found < probability_error(GAPS[-1]):
+        yield warning(
+            THRESHOLD,
+            f"{found:g} masks sequences whose log-probs differ by rounding: {scale}, and up to "
+            f"{probability_error(GAPS[-1]):.2f} in BF16. Set e.g. 1.5.",
+        )
+    elif found > SICK:
+        yield warning(THRESHOLD, f"{found:g} masks nothing. {scale}. Set e.g. 1.5.")
+
+
+def cut_weights(run: Planned) -> Iterator[Finding]:
+    """The correction keeps the weights of samples that differ by rounding alone."""
+    low, high = _weights(run)
+    share = kept(GAPS[1], low, high)
+    if share >= 0.9:
+        return
+    key = RATIO if high < 1.1 else f"{RATIO}_min"
+    kind = run["loss_fn.truncated_importance_sampling_type"]
+    what = "cuts" if kind == "tis" else "drops"
+    say = error if share < 0.5 else warning
+    yield say(
+        key,
+        f"weights are kept from {low:g} to {high:g}, but they are about 1 where trainer and "
+        f"sampler agree: {kind} then {what} {1 - share:.0%} of the tokens. Let 1 lie well inside.",
+    )
+
+
+def enough_draws(run: Planned) -> Iterator[Finding]:
+    """Dynamic sampling fills its batch before NeMo-RL gives up, at a pass rate of 1/2."""
+    if not run["grpo.use_dynamic_sampling"]:
+        return
+    varied = 1 - flat(run["grpo.num_generations_per_prompt"], 0.5)
+    multiplier = run["grpo.batch_multiplier"] or 1
+    prompts = run["grpo.num_prompts_per_step"]
+    drawn = int(prompts * multiplier) * varied
+    most = run[DRAWS]
+    needed = ceil(prompts / drawn - 1e-9) if drawn else None
+    if needed is None or (most is not None and needed > most):
+        key = "grpo.batch_multiplier" if multiplier < 1 else DRAWS
+        yield error(
+            key,
+            f"a batch needs about {needed or 'endless'} draws of {int(prompts * multiplier)} "
+            f"prompts at a pass rate of 1/2, and NeMo-RL stops after {most}. Raise it.",
+        )

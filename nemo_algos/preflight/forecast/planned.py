@@ -1,0 +1,53 @@
+"""The config that a forecast is made of, and how the key is found that made an outcome so."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.config import Finding
+
+error = Finding
+warning = partial(Finding, severity="warning")
+note = partial(Finding, severity="note")
+
+
+class Planned(Protocol):
+    """A composed config as it would train: `run["grpo.max_num_steps"]`, None where it has no key.
+
+    written: the user's own keys. algorithm: None where it is unknown. nemo_rl: what is known of
+    the NeMo-RL that will run. last_step: the step that ends the run, as far as is known here.
+    """
+
+    @property
+    def written(self) -> Mapping[str, Any]: ...
+    @property
+    def algorithm(self) -> Algorithm | None: ...
+    @property
+    def nemo_rl(self) -> Any: ...
+    @property
+    def megatron(self) -> bool: ...
+    @property
+    def controlled(self) -> bool: ...
+    @property
+    def rollouts(self) -> int: ...
+    @property
+    def last_step(self) -> int: ...
+    def __getitem__(self, path: str) -> Any: ...
+
+
+def blamed(
+    section: str,
+    values: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    wrong: Callable[[Mapping[str, Any]], bool],
+) -> str:
+    """The path of the key whose usual value mends the outcome; of several the first.
+
+    wrong: says whether the outcome of such values is wrong. Where no single key mends it, the
+    section's path is given.
+    """
+    for key, value in usual.items():
+        if values.get(key) != value and not wrong({**values, key: value}):
+            return f"{section}.{key}"
+    return section

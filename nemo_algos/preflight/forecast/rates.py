@@ -1,0 +1,482 @@
+"""The learning rate at every step, and what one step of the optimizer does to a weight.
+
+DTensor's workers build torch's classes by name: so does this, on one CPU parameter. Megatron's
+scheduler counts sequences; one step of a run is `train_global_batch_size` of them.
+"""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.forecast.planned import Planned, error, note, warning
+
+OPTIMIZER = "policy.optimizer"
+SCHEDULER = "policy.scheduler"
+CORE = "policy.megatron_cfg.optimizer"
+CORE_SCHEDULER = "policy.megatron_cfg.scheduler"
+ADAPTERS = ("policy.dtensor_cfg.lora_cfg.enabled", "policy.megatron_cfg.peft.enabled")
+LONGEST = 5000  # steps of which rates are computed; of a longer run the first
+GRADIENT = 1e-3  # of one weight, where the gradient of millions has norm 1
+ON_A_DEVICE = ("fused", "foreach", "capturable")  # arguments that ask for a GPU
+MEGATRON_OPTIMIZERS = ("adam", "sgd", "muon", "dist_muon", "lion", "soap")
+STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+WSD_STYLES = ("linear", "cosine", "exponential", "minus_sqrt")
+INCREASES = ("constant", "linear", "cosine")
+
+
+class Wrong(Exception):
+    """An optimizer or a scheduler cannot be built; args: the key, what is said of it."""
+
+
+class Unknown(Exception):
+    """A class that is not torch's; args: its key and name."""
+
+
+class Move(NamedTuple):
+    """What the optimizer does to a weight of 1, in units of the learning rate.
+
+    first: its first step against a gradient, positive where it goes down; turned: whether it
+    follows a gradient that has changed its sign for 20 steps; decayed: the share of a weight
+    without gradients that a step takes away, as a fraction of 1.
+    """
+
+    first: float
+    turned: bool
+    decayed: float
+
+
+def rates_of(run: Planned) -> list[float]:
+    """The learning rate of each step, from the first on; of at most LONGEST steps.
+
+    Raises Wrong or Unknown.
+    """
+    steps = min(run.last_step, LONGEST)
+    if run.megatron:
+        return megatron_rates(run[CORE] or {}, run[CORE_SCHEDULER] or {}, run.last_step, steps)
+    return torch_rates(run[OPTIMIZER] or {}, run[SCHEDULER], steps)
+
+
+# ---- Megatron
+
+
+def megatron_rates(
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], whole: int, steps: int
+) -> list[float]:
+    """The rates of Megatron's `OptimizerParamScheduler`, as Megatron Bridge fills it in.
+
+    whole: the steps of the run. Raises Wrong for what either asserts.
+    """
+    peak = float(optimizer.get("lr") or 0)
+    least = float(optimizer.get("min_lr") or 0)
+    start = float(scheduler.get("lr_warmup_init") or 0)
+    decay = scheduler.get("lr_decay_iters")
+    decay = whole if decay is None else decay
+    style = scheduler.get("lr_decay_style") or "linear"
+    warm = scheduler.get("lr_warmup_iters") or 0
+    fraction = scheduler.get("lr_warmup_fraction")
+    _refuse(
+        (
+            style not in STYLES,
+            "lr_decay_style",
+            f"unknown value: {style}{did_you_mean(style, STYLES)}",
+        ),
+        (decay <= 0, "lr_decay_iters", f"must be above 0, got {decay}"),
+        (
+            fraction is not None and warm > 0,
+            "lr_warmup_fraction",
+            "it excludes lr_warmup_iters. Remove one of them.",
+        ),
+    )
+    for key, value in {"min_lr": least, "lr_warmup_init": start}.items():
+        if value > peak:
+            path = f"{CORE if key == 'min_lr' else CORE_SCHEDULER}.{key}"
+            said = f"{value:g} exceeds the learning rate (`{CORE}.lr: {peak:g}`)"
+            raise Wrong(path, f"{said}. Set it to at most {peak:g}.")
+    if fraction is not None:
+        warm = fraction * decay
+    tail = scheduler.get("lr_wsd_decay_iters") or decay
+    shape = scheduler.get("lr_wsd_decay_style") or "exponential"
+    if style == "WSD" and shape not in WSD_STYLES:
+        said = f"unknown value: {shape}{did_you_mean(shape, WSD_STYLES)}"
+        raise Wrong(f"{CORE_SCHEDULER}.lr_wsd_decay_style", said)
+    if warm >= decay:
+        said = f"{warm:g} must be below lr_decay_iters: {decay:g}. Change one of them."
+        raise Wrong(f"{CORE_SCHEDULER}.lr_warmup_iters", said)
+    found = []
+    for step in range(steps):
+        if warm > 0 and step <= warm:
+            found.append(start + (peak - start) * step / warm)
+        elif style == "constant":
+            found.append(peak)
+        elif step > decay:
+            found.append(least)
+        elif style == "inverse-square-root":
+            found.append(max(least, peak * math.sqrt(max(warm, 1) / max(step, 1))))
+        else:
+            done = (step - warm) / (decay - warm)
+            share = _wsd(step, decay, tail, shape) if style == "WSD" else DECAYS[style](done)
+            found.append(least + share * (peak - least))
+    return found
+
+
+def _wsd(step: int, decay: float, tail: float, shape: str) -> float:
+    begun = decay - tail
+    return 1.0 if step <= begun else DECAYS[shape]((step - begun) / tail)
+
+
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: 0.5 * (math.cos(math.pi * done) + 1),
+    "exponential": lambda done: 2 * 0.5**done - 1,
+    "minus_sqrt": lambda done: 1 - math.sqrt(done),
+}
+
+
+def _refuse(*cases: tuple[bool, str, str]) -> None:
+    for wrong, key, said in cases:
+        if wrong:
+            raise Wrong(f"{CORE_SCHEDULER}.{key}", said)
+
+
+# ---- torch
+
+
+def torch_rates(optimizer: Mapping[str, Any], scheduler: Any, steps: int) -> list[float]:
+    """The rates of torch's classes, built and stepped as DTensor's workers do.
+
+    Raises Wrong for what torch refuses, and Unknown for a class that is not torch's.
+    """
+    built = build_optimizer(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch: of steps of a scheduler without one of weights
+        schedule = build_scheduler(built, scheduler)
+        found = []
+        for _ in range(steps):
+            found.append(float(built.param_groups[0]["lr"]))
+            if schedule is not None:
+                try:
+                    schedule.step()
+                except Exception as problem:
+                    raise Wrong(SCHEDULER, f"torch stops in its first steps: {problem}") from None
+    return found
+
+
+def build_optimizer(section: Mapping[str, Any]) -> Any:
+    """The optimizer of one weight of 1. Raises Wrong or Unknown."""
+    import torch
+
+    kwargs = {k: v for k, v in (section.get("kwargs") or {}).items() if k not in ON_A_DEVICE}
+    kind = _class(str(section.get("name")), "torch.optim", f"{OPTIMIZER}.name")
+    if isinstance(kwargs.get("betas"), list):
+        kwargs["betas"] = tuple(kwargs["betas"])
+    add = {"add_param_group": inspect.unwrap(kind.add_param_group)}
+    kind = type(kind.__name__, (kind,), add)  # whose decorator loads torch's compiler
+    return _made(kind, [torch.nn.Parameter(torch.ones(1))], kwargs, OPTIMIZER)
+
+
+def build_scheduler(optimizer: Any, section: Any) -> Any:
+    """The scheduler, or several one after the other; None where the rate stays.
+
+    Raises Wrong or Unknown.
+    """
+    module = "torch.optim.lr_scheduler"
+    if not section:
+        return None
+    if isinstance(section, Mapping):
+        kind = _class(str(section.get("name")), module, f"{SCHEDULER}.name")
+        return _made(kind, optimizer, section.get("kwargs") or {}, SCHEDULER)
+    parts = []
+    milestones = None
+    for place, part in enumerate(section):
+        path = f"{SCHEDULER}.{place}"
+        if "name" in part:
+            kind = _class(str(part["name"]), module, f"{path}.name")
+            parts.append(_made(kind, optimizer, part.get("kwargs") or {}, path))
+        elif "milestones" in part:
+            milestones = part["milestones"]
+        else:
+            raise Wrong(path, "it has neither a name nor milestones")
+    if milestones is None:
+        raise Wrong(SCHEDULER, "several schedules need a last entry {milestones: [...]}")
+    if sorted(milestones) != list(milestones):
+        raise Wrong(f"{SCHEDULER}.{len(section) - 1}.milestones", "they must ascend")
+    sequence = _class(f"{module}.SequentialLR", module, SCHEDULER)
+    return _made(sequence, optimizer, {"schedulers": parts, "milestones": milestones}, SCHEDULER)
+
+
+def _class(name: str, module: str, path: str) -> Any:
+    """A class of torch by its path. Raises Unknown for another's: a config may be a stranger's."""
+    import importlib
+
+    where, _, own = name.rpartition(".")
+    if not name.startswith("torch."):
+        raise Unknown(path, name)
+    kinds = importlib.import_module(module)
+    found = getattr(kinds, own, None) if where == module else None
+    if not isinstance(found, type):
+        names = [
+            f"{module}.{k}" for k, v in vars(kinds).items() if isinstance(v, type) and k[0] != "_"
+        ]
+        raise Wrong(path, f"torch has no {name}{did_you_mean(name, names)}")
+    return found
+
+
+def _made(kind: Any, first: Any, kwargs: Mapping[str, Any], path: str) -> Any:
+    try:
+        return kind(first, **kwargs)
+    except Exception as problem:  # torch asserts, raises ValueError, TypeError, ZeroDivisionError
+        said = " ".join(str(problem).split()) or type(problem).__name__
+        named = [key for key in kwargs if f"'{key}'" in said or key in said.split()]
+        where = f"{path}.kwargs.{named[0]}" if named else f"{path}.kwargs"
+        raise Wrong(where, f"torch refuses it: {said.removeprefix(f'{kind.__name__}.')}") from None
+
+
+Walk = Callable[[float, float, list[float]], list[float]]  # rate, decay, gradients -> weights
+
+
+def move_of(walk: Walk, rate: float, decay: float) -> Move:
+    """What an optimizer does, asked at a rate at which a weight's float32 shows it."""
+    large = 1e-2
+    once = walk(large, 0.0, [GRADIENT])
+    back = walk(large, 0.0, [GRADIENT] * 200 + [-GRADIENT] * 20)
+    idle = walk(rate, decay, [0.0])
+    return Move(
+        first=(1 - once[-1]) / large,
+        turned=back[-1] > back[-2] or once[-1] >= 1,
+        decayed=1 - idle[-1],
+    )
+
+
+def walk_of_torch(section: Mapping[str, Any]) -> Walk:
+    """Steps of torch's optimizer, from a weight of 1. Raises Wrong or Unknown."""
+    import torch
+
+    given = section.get("kwargs") or {}
+
+    def walk(rate: float, decay: float, gradients: list[float]) -> list[float]:
+        kwargs = {**given, "lr": rate} | (
+            {"weight_decay": decay} if "weight_decay" in given else {}
+        )
+        optimizer = build_optimizer({**section, "kwargs": kwargs})
+        step = inspect.unwrap(type(optimizer).step)  # else torch loads its compiler, for 3 seconds
+        weight = optimizer.param_groups[0]["params"][0]
+        weights = []
+        with torch.no_grad():
+            for gradient in gradients:
+                weight.grad = torch.full_like(weight, gradient)
+                step(optimizer)
+                weights.append(weight.item())
+        return weights
+
+    return walk
+
+
+def walk_of_megatron(section: Mapping[str, Any]) -> Walk:
+    """Steps of Megatron's adam or sgd, from a weight of 1."""
+    first, second = (section.get(f"adam_beta{n}") for n in (1, 2))
+    first = 0.9 if first is None else first
+    second = 0.999 if second is None else second
+    eps = section.get("adam_eps") or 1e-8
+    plain = section.get("optimizer") == "sgd"
+
+    def walk(rate: float, decay: float, gradients: list[float]) -> list[float]:
+        weight = 1.0
+        mean = square = 0.0
+        weights = []
+        for number, gradient in enumerate(gradients, 1):
+            mean = first * mean + (1 - first) * gradient
+            square = second * square + (1 - second) * gradient**2
+            slope = (mean / (1 - first**number)) / (math.sqrt(square / (1 - second**number)) + eps)
+            weight -= rate * (decay * weight + (gradient if plain else slope))
+            weights.append(weight)
+        return weights
+
+    return walk
+
+
+# ---- what is wrong
+
+
+def schedule(run: Planned) -> Iterator[Finding]:
+    """The rate can be computed, is of a usual size, has one peak, and lasts."""
+    try:
+        rates = rates_of(run)
+    except Wrong as problem:
+        yield error(*problem.args)
+        return
+    except Unknown as unknown:
+        key, name = unknown.args
+        yield note(key, f"{name} is not torch's, so its learning rate is not foretold.")
+        return
+    where = CORE_SCHEDULER if run.megatron else SCHEDULER
+    if rates:
+        yield from _size(run, rates, rate_key(run))
+        yield from _course(run, rates, where)
+
+
+def _size(run: Planned, rates: list[float], key: str) -> Iterator[Finding]:
+    peak = max(rates)
+    high = 1e-3 if any(run[path] for path in ADAPTERS) else 1e-4
+    if min(rates) < 0:
+        yield error(key, f"the learning rate falls to {min(rates):g}. Set it to 0 or more.")
+    elif not peak:
+        yield error(key, "the learning rate is 0 in every step. Set e.g. 1e-6.")
+    elif not 1e-8 <= peak <= high:
+        yield warning(
+            key,
+            f"{peak:g} is outside the usual 1e-08 to {high:g}. The papers use 1e-06 to 1e-05. "
+            "Check the digits.",
+        )
+
+
+def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
+    """What a reader of the curve would see."""
+    asked = float(run[rate_key(run)] or 0)
+    peak = max(rates)
+    steps = run.last_step
+    whole = len(rates) == steps
+    if whole and asked and peak < 0.99 * asked:
+        yield warning(
+            _warm_up(run, where),
+            f"the run ends before its warm-up of the rate does: of {asked:g} it reaches {peak:g} "
+            f"in {steps} steps. Shorten the warm-up.",
+        )
+        return
+    falls = _falls(rates)
+    if falls > 1:
+        yield warning(
+            where,
+            f"the learning rate falls and rises again, {falls - 1} times in {len(rates)} steps, "
+            f"as if its period were longer than meant. Give it the {steps} steps of the run.",
+        )
+    elif whole and sum(rate <= 0.2 * peak for rate in rates[rates.index(peak) :]) > 0.5 * steps:
+        low = next(
+            n for n, rate in enumerate(rates) if n > rates.index(peak) and rate <= 0.2 * peak
+        )
+        yield warning(
+            _decay(run, where),
+            f"the learning rate has fallen from {peak:g} to {rates[low]:g} by step {low + 1} of "
+            f"{steps}, and stays low for the rest of the run. Let it decay over {steps} steps.",
+        )
+    elif whole and 0.9 * peak < rates[-1] < peak * (1 - 1e-9) and steps > 10:
+        yield warning(
+            _decay(run, where),
+            f"the learning rate only falls from {peak:g} to {rates[-1]:g} in the {steps} steps of "
+            "the run. Let it decay over these, or make it constant.",
+        )
+
+
+def _falls(rates: list[float]) -> int:
+    """How often the rate falls by a tenth of its peak, each time after it rose so far."""
+    tenth = 0.1 * max(rates)
+    count = 0
+    top = bottom = rates[0]
+    falling = False
+    for rate in rates:
+        if falling:
+            bottom = min(bottom, rate)
+            if rate > bottom + tenth:
+                falling = False
+                top = rate
+        else:
+            top = max(top, rate)
+            if rate < top - tenth:
+                falling = True
+                bottom = rate
+                count += 1
+    return count + (not falling and count > 0)
+
+
+def rate_key(run: Planned) -> str:
+    """The path of the learning rate."""
+    return f"{CORE}.lr" if run.megatron else f"{OPTIMIZER}.kwargs.lr"
+
+
+def _warm_up(run: Planned, where: str) -> str:
+    return f"{where}.lr_warmup_iters" if run.megatron else where
+
+
+def _decay(run: Planned, where: str) -> str:
+    return f"{where}.lr_decay_iters" if run.megatron else where
+
+
+def weight_decay(run: Planned) -> Iterator[Finding]:
+    """Megatron's weight decay grows from its start to its end, in a way that it knows."""
+    section = run[CORE_SCHEDULER] or {}
+    start, end = (section.get(f"{side}_weight_decay") for side in ("start", "end"))
+    style = section.get("weight_decay_incr_style") or "constant"
+    path = f"{CORE_SCHEDULER}.weight_decay_incr_style"
+    if not run.megatron or start is None or end is None:
+        return
+    if style not in INCREASES:
+        yield error(path, f"unknown value: {style}{did_you_mean(style, INCREASES)}")
+    elif start < 0 or end < start:
+        yield error(
+            f"{CORE_SCHEDULER}.end_weight_decay",
+            f"it must be at least start_weight_decay: {start:g}, and neither below 0",
+        )
+    elif style == "constant" and start != end:
+        yield error(
+            path, f"constant needs equal ends, got {start:g} and {end:g}. Set it to linear."
+        )
+
+
+def optimizer(run: Planned) -> Iterator[Finding]:
+    """One step goes down the gradient by about the learning rate, and later ones follow it."""
+    core = run[CORE] or {}
+    name = str(core.get("optimizer") or "adam")
+    section = run[OPTIMIZER] or {}
+    if run.megatron and name not in MEGATRON_OPTIMIZERS:
+        near = did_you_mean(name, MEGATRON_OPTIMIZERS)
+        yield error(f"{CORE}.optimizer", f"Megatron-Core has no optimizer {name}{near}")
+        return
+    if run.megatron and name not in ("adam", "sgd"):
+        return
+    betas = [core.get(f"adam_beta{n}") or 0.0 for n in (1, 2)]
+    if run.megatron and not all(0 <= beta < 1 for beta in betas):
+        key = "adam_beta1" if not 0 <= betas[0] < 1 else "adam_beta2"
+        yield error(f"{CORE}.{key}", "must be at least 0 and below 1, or Adam divides by 0")
+        return
+    kwargs = section.get("kwargs") or {}
+    decay = core.get("weight_decay") if run.megatron else kwargs.get("weight_decay")
+    try:
+        walk = walk_of_megatron(core) if run.megatron else walk_of_torch(section)
+        rate = run[rate_key(run)] or 0.0
+        yield from _moves(run, move_of(walk, rate, decay or 0.0), section)
+    except (Wrong, Unknown):
+        return  # the schedule says so
+
+
+def _moves(run: Planned, move: Move, section: Mapping[str, Any]) -> Iterator[Finding]:
+    kwargs = section.get("kwargs") or {}
+    name = f"{CORE}.optimizer" if run.megatron else f"{OPTIMIZER}.name"
+    betas = f"{CORE}.adam_beta1" if run.megatron else f"{OPTIMIZER}.kwargs.betas"
+    decay = f"{CORE}.weight_decay" if run.megatron else f"{OPTIMIZER}.kwargs.weight_decay"
+    if move.first < 0:
+        key = "maximize" if kwargs.get("maximize") else "name"
+        yield error(f"{OPTIMIZER}.kwargs.{key}", "a step then goes up the loss. Set it to false.")
+    elif move.first < 0.1:
+        eps = (kwargs.get("eps") or 0) >= GRADIENT
+        epsilon = f"{CORE}.adam_eps" if run.megatron else f"{OPTIMIZER}.kwargs.eps"
+        yield warning(
+            epsilon if eps else name,
+            f"where the gradient of a weight is {GRADIENT:g}, a first step moves the weight by "
+            f"{move.first:.2g} of the learning rate. Adam's rates of 1e-6 and its eps of 1e-8 "
+            "move it by all of it: the run would hardly learn.",
+        )
+    elif not move.turned:
+        yield warning(
+            betas,
+            "the weights still move against a gradient 20 steps after it has turned round. Set "
+            "[0.9, 0.999].",
+        )
+    lost = 1 - (1 - min(move.decayed, 1.0)) ** min(run.last_step, 1000)
+    if lost > 0.5:
+        yield warning(
+            decay,
+            f"a weight without gradients would lose {lost:.0%} in {min(run.last_step, 1000)} "
+            "steps. Check the digits.",
+        )

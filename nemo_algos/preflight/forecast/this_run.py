@@ -1,0 +1,151 @@
+"""The forecast of a run as one record, and as the ten lines that `check` ends with."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from nemo_algos.preflight.forecast.batch import THRESHOLD, Batch, batch_of
+from nemo_algos.preflight.forecast.planned import Planned
+from nemo_algos.preflight.forecast.rates import Unknown, Wrong, rates_of
+from nemo_algos.preflight.forecast.rewards import Rewards, limit, rewards_of
+from nemo_algos.preflight.forecast.timeline import ENDLESS, METRIC, Timeline, timeline_of
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 32  # of the curve of the learning rate, in characters
+POINTS = 200  # rates that the record keeps
+
+
+class Forecast(NamedTuple):
+    """What a run will do.
+
+    rates: the learning rate of at most POINTS steps, as (step, rate); None where it is not known.
+    limit: the most tokens of a response.
+    """
+
+    rewards: Rewards
+    batch: Batch
+    rates: list[tuple[int, float]] | None
+    timeline: Timeline
+    limit: int
+
+
+def forecast_of(run: Planned) -> Forecast:
+    """The forecast of a composed config."""
+    try:
+        rates = rates_of(run)
+        every = max(1, len(rates) // POINTS)
+        kept = [n for n in range(len(rates)) if n % every == 0 or n == len(rates) - 1]
+        points = [(n + 1, rates[n]) for n in kept]
+    except (Wrong, Unknown):
+        points = None
+    return Forecast(rewards_of(run), batch_of(run), points, timeline_of(run), limit(run))
+
+
+def as_json(forecast: Forecast) -> dict[str, Any]:
+    """The record as JSON has it: periodic steps as first, last and period."""
+    timeline = forecast.timeline._asdict()
+    for key in ("validations", "saves"):
+        steps = timeline[key]
+        ends = {"first": steps[0], "last": steps[-1], "every": steps.step} if steps else None
+        timeline[key] = ends
+    return {
+        "rewards": forecast.rewards._asdict(),
+        "batch": forecast.batch._asdict(),
+        "rates": forecast.rates,
+        "timeline": timeline,
+        "longest_response": forecast.limit,
+    }
+
+
+def lines(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[str]:
+    """What the run will do, for people. drawn: whether the rate's curve is drawn, too."""
+    yield "This run"
+    for name, text in _parts(run, forecast, drawn):
+        yield f"  {name:<11}{text}"
+
+
+def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str, str]]:
+    rewards, batch, rates, t, longest = forecast
+    yield "rewards", f"right {rewards.short[0]:g}, wrong {rewards.short[1]:g}"
+    if rewards.long != rewards.short or rewards.cut != rewards.short:
+        yield "", f"of {longest - 1} tokens: right {rewards.long[0]:g}, wrong {rewards.long[1]:g}"
+        yield "", f"cut at {longest}: right {rewards.cut[0]:g}, wrong {rewards.cut[1]:g}"
+    updates = f"{batch.updates} update{'s' * (batch.updates > 1)}"
+    yield (
+        "each step",
+        f"{batch.prompts} prompts x {batch.responses} responses, {updates}; "
+        f"{batch.flat:.2g} of groups flat by chance",
+    )
+    if run[THRESHOLD] is not None:
+        yield (
+            "",
+            f"sequences above {run[THRESHOLD]:g} are masked; rounding gives {batch.error[1]:.2f}",
+        )
+    if batch.kept[-1] < 0.999:
+        shares = ", ".join(f"{share:.0%}" for share in batch.kept)
+        yield "", f"weights kept at gaps of 0, 0.01, 0.05 nats: {shares}"
+    yield "rate", _rate(run, rates, drawn)
+    yield "validates", _validation(run, t)
+    yield "saves", _saves(run, t)
+    yield "ends", _end(run, t)
+
+
+def _rate(run: Planned, rates: list[tuple[int, float]] | None, drawn: bool) -> str:
+    if not rates:
+        return "not known here"
+    values = [rate for _, rate in rates]
+    top = values.index(max(values))
+    said = [f"{values[0]:.3g}"]
+    if top:
+        said.append(f"{values[top]:.3g} at step {rates[top][0]}")
+    if values[-1] != values[top]:
+        said.append(f"{values[-1]:.3g} at step {rates[-1][0]:,}")
+    text = ", ".join(said) if len(said) > 1 else f"{said[0]} in every step"
+    return f"{curve(values)}  {text}" if drawn and len(said) > 1 else text
+
+
+def curve(values: list[float]) -> str:
+    """Values from 0 to the largest as at most WIDTH bars."""
+    count = min(WIDTH, len(values))
+    chosen = [values[n * (len(values) - 1) // max(1, count - 1)] for n in range(count)]
+    largest = max(values) or 1.0
+    return "".join(BARS[min(7, max(0, int(8 * value / largest)))] for value in chosen)
+
+
+def _validation(run: Planned, t: Timeline) -> str:
+    when = []
+    if t.at_start:
+        when.append("before the first step")
+    if t.validations:
+        late = f", from {t.validations[0]} on" if t.validations[0] != t.validations.step else ""
+        when.append(f"every {t.validations.step} steps{late}")
+    if t.at_end:
+        when.append("at the end")
+    if not when:
+        return "never"
+    if not t.prompts:
+        return ", ".join(when)
+    size = f"{t.prompts} prompts x {t.responses}" if t.responses > 1 else f"{t.prompts} prompts"
+    return f"{', '.join(when)}: {size}, {t.share:.0%} of all responses"
+
+
+def _saves(run: Planned, t: Timeline) -> str:
+    if not run["checkpointing.enabled"]:
+        return "never"
+    period = f"every {t.saves.step} steps, and at the end" if t.saves else "at the end alone"
+    kept = run["checkpointing.keep_top_k"]
+    metric = run[METRIC]
+    higher = "highest" if run["checkpointing.higher_is_better"] else "lowest"
+    rank = f"the {kept} with the {higher} {metric}" if metric else f"the last {kept}"
+    return f"{period}; keeps {rank if kept else 'all'}"
+
+
+def _end(run: Planned, t: Timeline) -> str:
+    metric = run["grpo.stop_at_validation_metric"]
+    parts = [f"after step {t.steps:,}"]
+    if t.steps >= ENDLESS and not run.controlled:
+        parts.append(f"after {run['grpo.max_num_epochs']} epochs of its data")
+    if metric:
+        parts.append(f"when {metric} reaches {run['grpo.stop_at_validation_threshold']:g}")
+    if run["checkpointing.checkpoint_must_save_by"]:
+        parts.append(f"after {run['checkpointing.checkpoint_must_save_by']}")
+    return " or ".join(parts)

@@ -1,0 +1,249 @@
+"""When a run validates, saves and ends, and which checkpoint is then the best."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.preflight.forecast.planned import Planned, error, note, warning
+
+METRIC = "checkpointing.metric_name"
+HIGHER = "checkpointing.higher_is_better"
+STOP = "grpo.stop_at_validation_metric"
+THRESHOLD = "grpo.stop_at_validation_threshold"
+SEVERAL = "grpo.val_num_generations_per_prompt"
+BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
+WORSE = ("loss", "kl_penalty", "grad_norm", "token_mult_prob_error")  # of which less is, or none
+SHARES = ("accuracy", "pass_k")  # from 0 to 1, where rewards are
+MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
+ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
+LONG = 100  # steps that one would miss
+NO_STEPS = range(0)
+
+
+class Timeline(NamedTuple):
+    """What comes when, in steps from 1.
+
+    validations, saves: periodic ones; at_start, at_end: whether there is one before the first
+    step, and one at the last. prompts, responses: of one validation. share: of all rollouts that
+    are for validation.
+    """
+
+    steps: int
+    validations: range
+    at_start: bool
+    at_end: bool
+    prompts: int
+    responses: int
+    share: float
+    saves: range
+
+    def validates(self, step: int) -> bool:
+        """Whether there is a validation after this step."""
+        return step in self.validations or (self.at_end and step == self.steps)
+
+
+def timeline_of(run: Planned) -> Timeline:
+    """The run's validations and saves."""
+    steps = run.last_step
+    period = run["grpo.val_period"] or 0
+    first = max(period, 1)
+    if period and (run["grpo.val_start_at"] or 0) > 0:
+        first = -(-run["grpo.val_start_at"] // period) * period
+    batch = run["grpo.val_batch_size"] or 1
+    samples = run["grpo.max_val_samples"] or 0
+    prompts = samples // batch * batch
+    responses = run[SEVERAL] or 1
+    validations = range(first, steps + 1, period) if period > 0 else NO_STEPS
+    at_start = bool(run["grpo.val_at_start"])
+    at_end = bool(run["grpo.val_at_end"])
+    count = len(validations) + at_start + (at_end and steps not in validations)
+    validated = count * prompts * responses
+    save = run["checkpointing.save_period"] or 0
+    saves = range(save, steps + 1, save) if save > 0 and run["checkpointing.enabled"] else NO_STEPS
+    return Timeline(
+        steps=steps,
+        validations=validations,
+        at_start=at_start,
+        at_end=at_end,
+        prompts=prompts,
+        responses=responses,
+        share=validated / max(1, validated + steps * run.rollouts),
+        saves=saves,
+    )
+
+
+def validations(run: Planned) -> Iterator[Finding]:
+    """A validation that is asked for comes about, and takes the smaller part of the rollouts."""
+    t = timeline_of(run)
+    period = run["grpo.val_period"] or 0
+    if period > 0 and not t.validations and not t.at_end:
+        late = (run["grpo.val_start_at"] or 0) > t.steps
+        yield warning(
+            f"grpo.val_{'start_at' if late else 'period'}",
+            f"the run has {t.steps} steps, so it is never validated while it trains. Set it below "
+            f"{t.steps}, or `grpo.val_at_end: true`.",
+        )
+    elif t.share > 0.5 and not run["env.should_use_nemo_gym"]:
+        yield warning(
+            "grpo.val_period",
+            f"{t.share:.0%} of all responses would be for validation: {t.prompts * t.responses} "
+            f"every {period} steps, {run.rollouts} a step for training. Validate less often, or "
+            "less.",
+        )
+
+
+def training_rows(run: Planned) -> Iterator[Finding]:
+    """Validation is on other rows than training."""
+    trained, held = (_named(run, part) for part in ("train", "validation"))
+    if trained & held:
+        yield warning(
+            "data.validation",
+            "validation would be on the rows that are trained on, so it shows what was learned by "
+            "heart. Name others, or set `data.train.split_validation_size` and this to null.",
+        )
+
+
+def _named(run: Planned, part: str) -> set[tuple[str, ...]]:
+    found = run[f"data.{part}"] or []
+    sets = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    keys = ("dataset_name", "data_path", "split", "subset")
+    return {tuple(str(one.get(key)) for key in keys) for one in sets if one.get("dataset_name")}
+
+
+def best_metric(run: Planned) -> Iterator[Finding]:
+    """Checkpoints are ranked by a metric that is there when they are saved."""
+    name = str(run[METRIC] or "train:")
+    metric = name.partition(":")[2]
+    t = timeline_of(run)
+    if not run["checkpointing.enabled"]:
+        return
+    if run[HIGHER] is False and metric in BETTER:
+        yield warning(
+            HIGHER,
+            f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
+        )
+    if run[HIGHER] and name.startswith("train:") and metric in WORSE:
+        yield warning(
+            METRIC,
+            f"the checkpoints with the largest {metric} would be kept. Name another metric, such "
+            "as val:accuracy, or set `checkpointing.higher_is_better: false`.",
+        )
+    if not name.startswith(("train:", "val:")):
+        yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
+    several = (run[SEVERAL] or 1) > 1
+    known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
+    if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
+        near = did_you_mean(name, known)
+        yield error(
+            METRIC,
+            f"unknown metric {name}{near}, so the first save would fail. Name one that validation "
+            "has.",
+        )
+    saves = [*t.saves[:1000], t.steps]
+    if name.startswith("val:") and not all(map(t.validates, saves)):
+        every = run["grpo.val_period"] or 0
+        if run["checkpointing.save_period"] and every and not t.saves[0:1000:1]:
+            return
+        yield from _unranked(run, t, every)
+
+
+def _unranked(run: Planned, t: Timeline, every: int) -> Iterator[Finding]:
+    """Where periods agree, only the last save may lack a validation, which NeMo-RL allows."""
+    period = run["checkpointing.save_period"] or 1
+    if every and all(map(t.validates, t.saves[:1000])):
+        return
+    yield warning(
+        METRIC,
+        f"checkpoints come every {period} steps and validation every {every}. Checkpoints "
+        "without a validation rank last: align the two periods.",
+    )
+
+
+def saves(run: Planned) -> Iterator[Finding]:
+    """Something is saved before the end, also where the monitor ends the run."""
+    t = timeline_of(run)
+    on = run["checkpointing.enabled"]
+    what = f"the run has {t.steps} steps"
+    if on and not t.saves:
+        yield warning(
+            "checkpointing.save_period",
+            f"{what}, so only its end is saved. Set it below {t.steps}.",
+        )
+    if not on and t.steps > LONG:
+        yield note(
+            "checkpointing.enabled",
+            f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
+            "Set it to true.",
+        )
+    path = "mismatch.stop_above"
+    every = run["checkpointing.save_period"] or 1
+    what = "the run ends without a save when the mismatch is above this limit"
+    if run[path] and not on:
+        yield warning(
+            path,
+            f"{what}, and no checkpoint is saved: all its work is lost. Set "
+            "`checkpointing.enabled: true` and a short `checkpointing.save_period`.",
+        )
+    elif run[path] and every > 1:
+        yield note(
+            path,
+            f"{what}, and the work since the last checkpoint is lost, up to {every} steps. To "
+            "lose less, lower `checkpointing.save_period`.",
+        )
+
+
+def end(run: Planned) -> Iterator[Finding]:
+    """Something bounds the run: the base configs have a million steps."""
+    path = "grpo.max_num_steps"
+    epochs = run["grpo.max_num_epochs"]
+    if at(run.written, path) is None and run[path] >= ENDLESS:
+        or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
+        yield note(
+            path,
+            f"the run ends after {run[path]:,} steps, the base config's number{or_sooner}. Set it "
+            "to the steps that you want, such as 500.",
+        )
+
+
+def early_stop(run: Planned) -> Iterator[Finding]:
+    """A score that ends the run is measured, and can be reached, but not by every model."""
+    metric, threshold = run[STOP], run[THRESHOLD]
+    t = timeline_of(run)
+    if metric is None:
+        if threshold is not None:
+            yield warning(
+                THRESHOLD, f"nothing stops at it without `{STOP}`. Set that, e.g. to accuracy."
+            )
+        return
+    if threshold is None:
+        yield error(
+            THRESHOLD,
+            f"the run stops when {metric} reaches this threshold, which is not set. Set it, such "
+            "as to 0.5.",
+        )
+        return
+    known = [*MEASURED, "pass_k"]
+    if metric not in known and not run["env.should_use_nemo_gym"]:
+        yield error(STOP, f"validation has no metric {metric}{did_you_mean(metric, known)}")
+    if metric == "pass_k" and (run[SEVERAL] or 1) <= 1:
+        yield error(SEVERAL, "pass_k needs several responses per prompt. Set it to 2 or more.")
+    if not t.validations and not t.at_start:
+        yield warning(STOP, "the run is never validated before its end, so it cannot stop early.")
+    if metric in SHARES and threshold > 1:
+        percent = f" Set {threshold / 100:g}, if percent were meant." if threshold <= 100 else ""
+        yield warning(
+            THRESHOLD,
+            f"{metric} is at most 1 where right answers earn 1: {threshold:g} is never reached."
+            f"{percent}",
+        )
+    elif metric in SHARES and threshold <= 0:
+        yield warning(THRESHOLD, f"every model reaches {threshold:g}, so the run ends at once.")
+
+
+def kept(run: Planned) -> Iterator[Finding]:
+    """Some checkpoint is kept."""
+    path = "checkpointing.keep_top_k"
+    if run["checkpointing.enabled"] and run[path] is not None and run[path] < 1:
+        yield error(
+            path, f"{run[path]} keeps none but the last one. Set it to 1 or more, or to null."
+        )
