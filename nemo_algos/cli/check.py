@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
-from nemo_algos.config import as_written, select
+from nemo_algos.config import UnknownKey, as_written, select
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
@@ -89,13 +89,14 @@ def check(
         show(findings)
         counts = Counter(f.severity for f in findings)
         echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
-    forecast = forecast_of(run) if run else None
+    misspelt = any(isinstance(f, UnknownKey) for f in findings)
+    forecast = forecast_of(run) if run and not misspelt else None
     if run and forecast and not as_json:
         echo()
         for line in lines(run, forecast, sys.stdout.isatty()):
             echo(line)
     tried: list[Verdict] = []
-    if run and root and data and not failed:
+    if isinstance(run, Preflight) and root and data and not failed:
         for verdict in _tried(run, root, rows, model):
             tried.append(verdict)
             if not as_json:

@@ -134,7 +134,8 @@ SIGNS = (
 class Remarks:
     """A run's signs. group, responses: to a prompt, of a step; limit: tokens of a response."""
 
-    def __init__(self, group: int, responses: int, limit: int) -> None:
+    def __init__(self, group: int, responses: int, limit: int, planned: int = 0) -> None:
+        self.planned = planned
         self.group = group
         self.responses = responses
         self.limit = limit
@@ -200,7 +201,9 @@ class Remarks:
         """Say what the run did, of a step or more, in a paragraph."""
         if not self.steps:
             return
-        parts = [f"This run trained {len(self.steps)} steps, {self.steps[0]} to {self.steps[-1]}."]
+        planned = f" of {self.planned:,} planned" if self.planned else ""
+        ran = f"{self.steps[0]} to {self.steps[-1]}{planned}"
+        parts = [f"This run trained {len(self.steps)} steps, {ran}."]
         known = {step: value for step, value in self.held_out.items() if isfinite(value)}
         if known:
             best = max(known, key=lambda step: known[step])

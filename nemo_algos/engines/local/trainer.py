@@ -56,6 +56,7 @@ class Trainer:
             grpo.num_generations_per_prompt,
             grpo.num_prompts_per_step * grpo.num_generations_per_prompt,
             config.policy.generation.max_new_tokens,
+            planned=grpo.max_num_steps,
         )
         self.observer = Observer(self.update, self.sampler)
         self.said: list[str] = []  # of the last step

@@ -60,14 +60,15 @@ KINDS = {"entropy": "EntropyWorker", "entropy_gradient": "GradientWorker"}  # th
 class Launch(NamedTuple):
     """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes.
 
-    self_test: whether NeMo-RL's own step is tried; stated: all keys as they train, for the record
-    in the log folder.
+    foretold: lines on what it will do. self_test: whether NeMo-RL's own step is tried; stated: all
+    keys as they train, for the record in the log folder.
     """
 
     master_config: Any
     algorithm: Algorithm
     mismatch: MismatchConfig
     remarks: list[Finding]
+    foretold: tuple[str, ...] = ()
     update_epochs: int = 1
     traced: Traced = Traced()
     self_test: bool = True
@@ -87,6 +88,8 @@ def ready(judged: Launch, console: Console) -> AlgorithmLoss:
         news = [*news, SKIPPED]
     for remark in [*judged.remarks, *news]:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
+    for line in judged.foretold:
+        console.print(line, markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, judged.algorithm, **fused_logprobs(master_config))
     worker_env.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
@@ -307,7 +310,9 @@ def remarks_of(cfg: Any) -> Remarks:
     """Of the sizes of a run."""
     group = versions.get(cfg.grpo, "num_generations_per_prompt")
     responses = group * versions.get(cfg.grpo, "num_prompts_per_step")
-    return Remarks(group, responses, versions.get(cfg.policy["generation"], "max_new_tokens"))
+    limit = versions.get(cfg.policy["generation"], "max_new_tokens")
+    steps = versions.get(cfg.grpo, "max_num_steps")
+    return Remarks(group, responses, limit, planned=steps)
 
 
 def precision_of(cfg: Any) -> str:

@@ -27,11 +27,12 @@ from nemo_algos.preflight.check.compose import Composed, compose
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
+from nemo_algos.preflight.check.local.judge import Planned as Locally
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.release import find as find_release
 from nemo_algos.preflight.check.rule import Preflight, ask, keep_errors
-from nemo_algos.preflight.check.rules.index import CONFLICTS, RULES
+from nemo_algos.preflight.check.rules.index import AFTER_KEYS, CONFLICTS, RULES
 from nemo_algos.preflight.check.rules.values import repair
 
 SEVERITIES = ("error", "warning", "note")
@@ -50,13 +51,14 @@ def check(
 
 def judged(
     name: str, overrides: Sequence[str], release: Release | None = None, seconds: int | None = None
-) -> tuple[Preflight | None, list[Finding]]:
-    """The run as well, of NeMo-RL, where there is one to judge; arguments as of `check`."""
+) -> tuple[Preflight | Locally | None, list[Finding]]:
+    """The run as well, where there is one to foretell; arguments as of `check`."""
     try:
         written = apply_overrides(read(find(name)), overrides)
         if select(written, "engine") == "nemo_rl":
             return judge(written, release or find_release(), seconds)
-        return None, judged_locally(resolve(written)).warnings
+        ours = judged_locally(resolve(written))
+        return Locally.of(ours), ours.warnings
     except ConfigError as error:
         return None, _sort(error.findings)
 
@@ -95,7 +97,8 @@ def judge_composed(
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, release, seconds)
-    return run, _sort([*findings, *ask(RULES, run)])
+    rules = [rule for rule in RULES if not (unknown and rule in AFTER_KEYS)]
+    return run, _sort([*findings, *ask(rules, run)])
 
 
 def refuse(findings: Iterable[Finding]) -> list[Finding]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from nemo_algos.config import Finding, as_names, at, did_you_mean
+from nemo_algos.config import Finding, UnknownKey, as_names, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import AMONG, OURS, is_vlm
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.release import Release, config_files
@@ -62,7 +62,7 @@ def unknown_keys(
             severity = "error"
         else:
             said = f"{release.name} has no such key{near}. {OTHERS}"
-        findings.append(Finding(as_names(path), said, severity=severity))
+        findings.append(UnknownKey(as_names(path), said, severity=severity))
     return findings
 
 

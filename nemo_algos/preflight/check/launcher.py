@@ -1,11 +1,25 @@
 """What `nemo-algos check` judges, over the installed NeMo-RL and as its launcher takes it."""
 
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from copy import deepcopy
+from io import StringIO
+from math import isclose, isnan, nan
 from pathlib import Path
 from typing import Any
 
 import nemo_rl  # pyright: ignore
-from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
+import torch
+from nemo_rl.algorithms.grpo import (  # pyright: ignore
+    MasterConfig,
+    RewardScalingConfig,
+    scale_rewards,
+)
+from nemo_rl.algorithms.reward_functions import (  # pyright: ignore
+    RewardShapingConfig,
+    apply_reward_shaping,
+)
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # pyright: ignore
 from omegaconf import DictConfig
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
@@ -18,6 +32,9 @@ from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER as SECTION
 from nemo_algos.preflight.check.release import read
+from nemo_algos.preflight.check.rule import Preflight
+from nemo_algos.preflight.forecast import rewards
+from nemo_algos.preflight.forecast.this_run import forecast_of, lines
 
 
 def compose(written: DictConfig) -> Launch:
@@ -35,16 +52,52 @@ def compose(written: DictConfig) -> Launch:
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None
+    forecast = forecast_of(judgement)
     return Launch(
         _typed(plain),
         judgement.algorithm,
         mismatch,
         remarks=remarks,
+        foretold=(*lines(judgement, forecast, drawn=False), *differing(judgement)),
         update_epochs=epochs or 1,
         traced=Traced(period or 0, prompts or 2),
         self_test=base_of(judgement.plain).self_test,
         stated=stated,
     )
+
+
+def differing(run: Preflight) -> list[str]:
+    """What this NeMo-RL pays for canonical responses, where that was not foretold."""
+    outcomes = rewards.canonical(run)
+    foretold = [rewards.trained(run, outcome) for outcome in outcomes]
+    paid = _paid(run, outcomes)
+    said = []
+    for outcome, expected, found in zip(outcomes, foretold, paid, strict=True):
+        if not isclose(expected, found, rel_tol=1e-5, abs_tol=1e-6) and not isnan(expected):
+            said.append(
+                f"  NeMo-RL itself pays {found:g}, not {expected:g}, for a reward of "
+                f"{outcome.reward:g} and {outcome.tokens} tokens."
+            )
+    return said
+
+
+def _paid(run: Preflight, outcomes: Sequence[rewards.Outcome]) -> list[float]:
+    """The rewards of NeMo-RL's own functions, NaN where they raise."""
+    batch = BatchedDataDict(
+        total_reward=torch.tensor([outcome.reward for outcome in outcomes]),
+        response_token_lengths=torch.tensor([outcome.tokens for outcome in outcomes]),
+        truncated=torch.tensor([outcome.cut for outcome in outcomes]),
+    )
+    printed = redirect_stdout(StringIO())  # NeMo-RL tells of each batch
+    try:
+        with printed:
+            if rewards.reads(run, rewards.SCALING):
+                batch = scale_rewards(batch, RewardScalingConfig(**run[rewards.SCALING]))
+            if rewards.reads(run, rewards.SHAPING):
+                batch = apply_reward_shaping(batch, RewardShapingConfig(**run[rewards.SHAPING]))
+    except (AssertionError, ValueError, ZeroDivisionError):
+        return [nan] * len(outcomes)
+    return batch["total_reward"].tolist()
 
 
 def _take(plain: dict[str, Any], path: str) -> Any:

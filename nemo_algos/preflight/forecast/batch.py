@@ -9,13 +9,14 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.forecast.planned import Planned, error, warning
+from nemo_algos.preflight.forecast.planned import Planned, error, warning, written_of
 
 GAPS = (0.0, 0.01, 0.05)  # standard deviations of healthy differences, in nats per token
 SICK = 100.0  # a mean exp|difference| that no batch has that still trains
 THRESHOLD = "grpo.seq_logprob_error_threshold"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 RATIO = "loss_fn.truncated_importance_sampling_ratio"
+KIND = "loss_fn.truncated_importance_sampling_type"
 DRAWS = "grpo.dynamic_sampling_max_gen_batches"
 
 
@@ -70,7 +71,7 @@ def kept(gap: float, low: float, high: float) -> float:
 
 def _weights(run: Planned) -> tuple[float, float]:
     """The weights that NeMo-RL's correction leaves as they are."""
-    if not run[CORRECTION] or not run["loss_fn.truncated_importance_sampling_type"]:
+    if not run[CORRECTION] or not run[KIND]:
         return 0.0, float("inf")
     high = run[RATIO]
     return run[f"{RATIO}_min"] or 0.0, float("inf") if high is None else high
@@ -97,11 +98,21 @@ def masked_sequences(run: Planned) -> Iterator[Finding]:
 def cut_weights(run: Planned) -> Iterator[Finding]:
     """The correction keeps the weights of samples that differ by rounding alone."""
     low, high = _weights(run)
-    share = kept(GAPS[1], low, high)
+    kind = run[KIND]
+    key = RATIO if high < 1.1 else f"{RATIO}_min"
+    if kind == "seq-mask-tis":
+        # the geometric mean of a response's weights: of normal differences exp(-variance / 2)
+        share = float(low <= exp(-(GAPS[1] ** 2) / 2) <= high)
+        if low <= exp(-0.5) and high < float("inf"):
+            yield warning(
+                written_of(run, KIND, key, RATIO),
+                f"a response's mean weight lies between {low:g} and {high:g} even where trainer "
+                "and sampler differ by 1 nat per token: nothing is masked. Set e.g. 0.999, 1.002.",
+            )
+    else:
+        share = kept(GAPS[1], low, high)
     if share >= 0.9:
         return
-    key = RATIO if high < 1.1 else f"{RATIO}_min"
-    kind = run["loss_fn.truncated_importance_sampling_type"]
     what = "cuts" if kind == "tis" else "drops"
     say = error if share < 0.5 else warning
     yield say(

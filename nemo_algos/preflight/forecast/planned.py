@@ -5,11 +5,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Finding
+from nemo_algos.config import Finding, at
 
 error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
+TRIAL = 20  # steps up to which a run tries whether it runs
+ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 
 
 class Planned(Protocol):
@@ -34,6 +36,11 @@ class Planned(Protocol):
     @property
     def last_step(self) -> int: ...
     def __getitem__(self, path: str) -> Any: ...
+
+
+def written_of(run: Planned, *paths: str) -> str:
+    """The path that the user wrote; of several, or of none, the first."""
+    return next((path for path in paths if at(run.written, path) is not None), paths[0])
 
 
 def blamed(

@@ -8,10 +8,11 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, note, warning
+from nemo_algos.preflight.forecast.planned import ENDLESS, TRIAL, Planned, error, note, warning
 
 OPTIMIZER = "policy.optimizer"
 SCHEDULER = "policy.scheduler"
@@ -56,6 +57,9 @@ def rates_of(run: Planned) -> list[float]:
     steps = min(run.last_step, LONGEST)
     if run.megatron:
         return megatron_rates(run[CORE] or {}, run[CORE_SCHEDULER] or {}, run.last_step, steps)
+    if "scheduler" in (run["policy"] or {}) and not run[SCHEDULER]:
+        said = "NeMo-RL's workers stop at an empty one. Name a torch.optim.lr_scheduler.ConstantLR."
+        raise Wrong(SCHEDULER, said)
     return torch_rates(run[OPTIMIZER] or {}, run[SCHEDULER], steps)
 
 
@@ -102,9 +106,7 @@ def megatron_rates(
     if style == "WSD" and shape not in WSD_STYLES:
         said = f"unknown value: {shape}{did_you_mean(shape, WSD_STYLES)}"
         raise Wrong(f"{CORE_SCHEDULER}.lr_wsd_decay_style", said)
-    if warm >= decay:
-        said = f"{warm:g} must be below lr_decay_iters: {decay:g}. Change one of them."
-        raise Wrong(f"{CORE_SCHEDULER}.lr_warmup_iters", said)
+    warm = min(warm, decay - 1e-9)  # as Bridge does
     found = []
     for step in range(steps):
         if warm > 0 and step <= warm:
@@ -212,6 +214,8 @@ def _class(name: str, module: str, path: str) -> Any:
     import importlib
 
     where, _, own = name.rpartition(".")
+    if not where:
+        raise Wrong(path, f"{name} must be a path such as {module}.{name}")
     if not name.startswith("torch."):
         raise Unknown(path, name)
     kinds = importlib.import_module(module)
@@ -313,8 +317,23 @@ def schedule(run: Planned) -> Iterator[Finding]:
         return
     where = CORE_SCHEDULER if run.megatron else SCHEDULER
     if rates:
-        yield from _size(run, rates, rate_key(run))
-        yield from _course(run, rates, where)
+        given = rate_key(run)
+        yield from _warm_up_ends(run)
+        beyond = max(rates) > 1.1 * (run[given] or 0.0)
+        yield from _size(run, rates, where if beyond else given)
+        if run.last_step < ENDLESS:
+            yield from _course(run, rates, where)
+
+
+def _warm_up_ends(run: Planned) -> Iterator[Finding]:
+    """Before the decay of Megatron's rate does."""
+    warm, decay = (run[f"{CORE_SCHEDULER}.lr_{part}_iters"] or 0 for part in ("warmup", "decay"))
+    if run.megatron and 0 < decay <= warm:
+        yield warning(
+            f"{CORE_SCHEDULER}.lr_warmup_iters",
+            f"{warm} must be below lr_decay_iters: {decay}. Megatron-Core stops, or a newer "
+            "Megatron Bridge cuts the warm-up short. Change one of them.",
+        )
 
 
 def _size(run: Planned, rates: list[float], key: str) -> Iterator[Finding]:
@@ -339,10 +358,20 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
     steps = run.last_step
     whole = len(rates) == steps
     if whole and asked and peak < 0.99 * asked:
-        yield warning(
+        say = note if steps <= TRIAL else warning
+        yield say(
             _warm_up(run, where),
             f"the run ends before its warm-up of the rate does: of {asked:g} it reaches {peak:g} "
             f"in {steps} steps. Shorten the warm-up.",
+        )
+        return
+    cut = _cut_ramp(rates)
+    if cut:
+        yield warning(
+            where,
+            f"the learning rate rises slowly to {rates[cut - 1]:.3g} and then jumps to "
+            f"{rates[cut]:.3g} at step {cut + 1}: the next schedule begins before this one ends. "
+            "Set the milestone to its total_iters.",
         )
         return
     falls = _falls(rates)
@@ -367,6 +396,15 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
             f"the learning rate only falls from {peak:g} to {rates[-1]:g} in the {steps} steps of "
             "the run. Let it decay over these, or make it constant.",
         )
+
+
+def _cut_ramp(rates: list[float]) -> int:
+    """The place where a ramp ends in a jump of a third of the peak, or 0."""
+    rises = [after - before for before, after in pairwise(rates)]
+    for place, (slope, rise) in enumerate(pairwise(rises)):
+        if slope > 0 and rise > 5 * slope and rise > max(rates) / 3:
+            return place + 2
+    return 0
 
 
 def _falls(rates: list[float]) -> int:

@@ -8,8 +8,8 @@ from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Finding
-from nemo_algos.preflight.forecast.planned import Planned, blamed, error, warning
+from nemo_algos.config import Finding, at
+from nemo_algos.preflight.forecast.planned import Planned, blamed, error, warning, written_of
 
 SCALING = "grpo.reward_scaling"
 SHAPING = "grpo.reward_shaping"
@@ -38,12 +38,17 @@ class Rewards(NamedTuple):
 
 def rewards_of(run: Planned) -> Rewards:
     """The rewards that the run trains on. NaN where NeMo-RL computes 0/0, or would raise."""
+    paid = [trained(run, outcome) for outcome in canonical(run)]
+    return Rewards((paid[0], paid[1]), (paid[2], paid[3]), (paid[4], paid[5]))
+
+
+def canonical(run: Planned) -> list[Outcome]:
+    """Right and wrong responses that are short, of nearly the most tokens, and cut there."""
     longest = limit(run)
-    paid = []
+    found = []
     for tokens, cut in ((longest // 8, False), (longest - 1, False), (longest, True)):
-        outcomes = (Outcome(reward, tokens, cut) for reward in (RIGHT, WRONG))
-        paid.append(tuple(_trained(run, outcome) for outcome in outcomes))
-    return Rewards(*paid)
+        found += [Outcome(reward, tokens, cut) for reward in (RIGHT, WRONG)]
+    return found
 
 
 def limit(run: Planned) -> int:
@@ -60,7 +65,8 @@ def reads(run: Planned, section: str) -> bool:
     return bool(run[f"{section}.enabled"]) and not unknown
 
 
-def _trained(run: Planned, outcome: Outcome) -> float:
+def trained(run: Planned, outcome: Outcome) -> float:
+    """The reward that the run trains on. NaN where NeMo-RL computes 0/0, or would raise."""
     reward = outcome.reward
     if reads(run, SCALING):
         reward = scaled(reward, run[SCALING])
@@ -152,14 +158,18 @@ def shaping(run: Planned) -> Iterator[Finding]:
     paid = rewards_of(run)
     if section.get(COEFFICIENT) is not None:
         yield from _stopping(paid, section)
+        for key in OVERLONG:
+            if at(run.written, f"{SHAPING}.{key}") is not None:
+                said = f"no effect beside {COEFFICIENT}. Set that to null, or remove this."
+                yield warning(f"{SHAPING}.{key}", said)
         return
     if paid.short[0] < _unshaped(run, RIGHT):
         first = section["max_response_length"] - section["overlong_buffer_length"]
         yield error(
-            f"{SHAPING}.overlong_buffer_length",
+            written_of(run, f"{SHAPING}.overlong_buffer_length", f"{SHAPING}.max_response_length"),
             f"responses are punished from {max(first, 0)} tokens on, though they may have "
-            f"{longest}: a right one of {longest // 8} then earns {paid.short[0]:g}. Lower it "
-            "below `max_response_length`.",
+            f"{longest}: a right one of {longest // 8} then earns {paid.short[0]:g}. Let "
+            f"`max_response_length` be {longest}, and the buffer a part of it.",
         )
     elif paid.cut[1] == _unshaped(run, WRONG):
         yield warning(
@@ -205,7 +215,14 @@ PUNISHING = {
 
 
 def punishments(run: Planned) -> Iterator[Finding]:
-    """What is meant to punish lowers an advantage."""
+    """What is meant to punish lowers an advantage, and is known to the trainer."""
+    gym = run["env.should_use_nemo_gym"]
+    for key, value in (run["reward_penalties"] or {}).items():
+        if value is True and not gym:
+            yield error(
+                f"reward_penalties.{key}",
+                "NeMo-RL only knows it with NeMo Gym, and stops at its setup. Set it to false.",
+            )
     for path, what in PUNISHING.items():
         value = run[path]
         if value is not None and value >= 0:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nemo_algos.preflight.forecast.batch import THRESHOLD, Batch, batch_of
-from nemo_algos.preflight.forecast.planned import Planned
+from nemo_algos.preflight.forecast.planned import ENDLESS, Planned
 from nemo_algos.preflight.forecast.rates import Unknown, Wrong, rates_of
 from nemo_algos.preflight.forecast.rewards import Rewards, limit, rewards_of
-from nemo_algos.preflight.forecast.timeline import ENDLESS, METRIC, Timeline, timeline_of
+from nemo_algos.preflight.forecast.timeline import METRIC, Timeline, timeline_of
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 32  # of the curve of the learning rate, in characters

@@ -4,10 +4,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, note, warning
+from nemo_algos.preflight.forecast.planned import (
+    ENDLESS,
+    TRIAL,
+    Planned,
+    error,
+    note,
+    warning,
+    written_of,
+)
 
 METRIC = "checkpointing.metric_name"
 HIGHER = "checkpointing.higher_is_better"
+MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 STOP = "grpo.stop_at_validation_metric"
 THRESHOLD = "grpo.stop_at_validation_threshold"
 SEVERAL = "grpo.val_num_generations_per_prompt"
@@ -15,7 +24,6 @@ BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
 WORSE = ("loss", "kl_penalty", "grad_norm", "token_mult_prob_error")  # of which less is, or none
 SHARES = ("accuracy", "pass_k")  # from 0 to 1, where rewards are
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
-ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 LONG = 100  # steps that one would miss
 NO_STEPS = range(0)
 
@@ -76,14 +84,21 @@ def validations(run: Planned) -> Iterator[Finding]:
     """A validation that is asked for comes about, and takes the smaller part of the rollouts."""
     t = timeline_of(run)
     period = run["grpo.val_period"] or 0
+    validates = t.validations or t.at_start or t.at_end
+    if validates and not run["env.should_use_nemo_gym"]:
+        for key in ("grpo.max_val_samples", "grpo.val_batch_size"):
+            if run[key] is None:
+                yield error(key, "null is for NeMo Gym: validation would fail. Set e.g. 256.")
+                return
     if period > 0 and not t.validations and not t.at_end:
         late = (run["grpo.val_start_at"] or 0) > t.steps
-        yield warning(
+        say = note if t.steps <= TRIAL else warning
+        yield say(
             f"grpo.val_{'start_at' if late else 'period'}",
             f"the run has {t.steps} steps, so it is never validated while it trains. Set it below "
             f"{t.steps}, or `grpo.val_at_end: true`.",
         )
-    elif t.share > 0.5 and not run["env.should_use_nemo_gym"]:
+    elif t.share > 0.8 and not run["env.should_use_nemo_gym"]:
         yield warning(
             "grpo.val_period",
             f"{t.share:.0%} of all responses would be for validation: {t.prompts * t.responses} "
@@ -139,24 +154,14 @@ def best_metric(run: Planned) -> Iterator[Finding]:
             f"unknown metric {name}{near}, so the first save would fail. Name one that validation "
             "has.",
         )
-    saves = [*t.saves[:1000], t.steps]
-    if name.startswith("val:") and not all(map(t.validates, saves)):
-        every = run["grpo.val_period"] or 0
-        if run["checkpointing.save_period"] and every and not t.saves[0:1000:1]:
-            return
-        yield from _unranked(run, t, every)
-
-
-def _unranked(run: Planned, t: Timeline, every: int) -> Iterator[Finding]:
-    """Where periods agree, only the last save may lack a validation, which NeMo-RL allows."""
-    period = run["checkpointing.save_period"] or 1
-    if every and all(map(t.validates, t.saves[:1000])):
-        return
-    yield warning(
-        METRIC,
-        f"checkpoints come every {period} steps and validation every {every}. Checkpoints "
-        "without a validation rank last: align the two periods.",
-    )
+    unranked = [step for step in t.saves[:1000] if not t.validates(step)]
+    if name.startswith("val:") and unranked:
+        yield warning(
+            METRIC,
+            f"checkpoints come every {t.saves.step} steps and validation every "
+            f"{run['grpo.val_period'] or 0}. That of step {unranked[0]} is without a validation, "
+            "and ranks last: align the two periods.",
+        )
 
 
 def saves(run: Planned) -> Iterator[Finding]:
@@ -165,7 +170,8 @@ def saves(run: Planned) -> Iterator[Finding]:
     on = run["checkpointing.enabled"]
     what = f"the run has {t.steps} steps"
     if on and not t.saves:
-        yield warning(
+        say = note if t.steps <= TRIAL else warning
+        yield say(
             "checkpointing.save_period",
             f"{what}, so only its end is saved. Set it below {t.steps}.",
         )
@@ -174,6 +180,21 @@ def saves(run: Planned) -> Iterator[Finding]:
             "checkpointing.enabled",
             f"{what} and saves no checkpoint: it cannot resume, and the model is lost at its end. "
             "Set it to true.",
+        )
+    must_save = run[MUST_SAVE]
+    if must_save and not on:
+        own = written_of(run, "", MUST_SAVE, "checkpointing.enabled")
+        say = warning if own else note
+        yield say(
+            written_of(run, MUST_SAVE, "checkpointing.enabled"),
+            f"the run ends after {must_save} to save in time, but saves nothing. Set "
+            "`checkpointing.enabled: true`, or this to null.",
+        )
+    elif must_save and run["checkpointing.save_optimizer"] is False:
+        yield warning(
+            "checkpointing.save_optimizer",
+            f"the run is to go on after {must_save}, and would do so with a new optimizer and its "
+            "warm-up. Set it to true.",
         )
     path = "mismatch.stop_above"
     every = run["checkpointing.save_period"] or 1
@@ -229,6 +250,12 @@ def early_stop(run: Planned) -> Iterator[Finding]:
         yield error(SEVERAL, "pass_k needs several responses per prompt. Set it to 2 or more.")
     if not t.validations and not t.at_start:
         yield warning(STOP, "the run is never validated before its end, so it cannot stop early.")
+    if metric == "avg_length":
+        yield warning(
+            STOP,
+            f"the run stops when responses have {threshold:g} tokens or more, right or wrong. Name "
+            "a score such as accuracy.",
+        )
     if metric in SHARES and threshold > 1:
         percent = f" Set {threshold / 100:g}, if percent were meant." if threshold <= 100 else ""
         yield warning(

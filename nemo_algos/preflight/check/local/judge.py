@@ -1,7 +1,8 @@
 """What is wrong with a run of the embedded engine, all of it at once, before a model is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,41 @@ class Judged(NamedTuple):
     config: LocalConfig
     algorithm: Algorithm
     warnings: list[Finding]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of the embedded engine as a forecast reads it, by NeMo-RL's keys."""
+
+    plain: Mapping[str, Any]
+    algorithm: Algorithm
+    written: Mapping[str, Any] = field(default_factory=dict)
+    nemo_rl: Any = None
+    megatron: bool = False
+    controlled: bool = False
+
+    @classmethod
+    def of(cls, judged: Judged) -> "Planned":
+        """The run's keys; what only NeMo-RL spells otherwise is spelled so."""
+        plain = judged.config.model_dump()
+        plain["grpo"]["val_num_generations_per_prompt"] = judged.config.grpo.val_samples_per_prompt
+        schedulers = plain["policy"].pop("scheduler")
+        if schedulers:
+            plain["policy"]["scheduler"] = schedulers if len(schedulers) > 1 else schedulers[0]
+        return cls(plain, judged.algorithm)
+
+    def __getitem__(self, path: str) -> Any:
+        return configs.at(self.plain, path)
+
+    @property
+    def rollouts(self) -> int:
+        """Responses per step."""
+        return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def last_step(self) -> int:
+        """The step that ends the run."""
+        return self["grpo.max_num_steps"]
 
 
 def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:

@@ -45,4 +45,5 @@ def rules_of(module: ModuleType) -> list[Rule]:
 
 # asked of the config as it is written, before the method's own keys are set in it
 CONFLICTS: tuple[Rule, ...] = (*rules_of(conflicts), *rules_of(fp8))
+AFTER_KEYS = rules_of(rates)  # torch, which some need, takes seconds to load
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in rules_of(module))

@@ -90,7 +90,9 @@ def held_out(run: Preflight) -> Iterator[Finding]:
         elif size and path == "data.train" and run["data.validation"]:
             rows = rows_of(data)
             taken = f"{split_off(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
-            say = warning if rows and at(run.written, key) is None else note
+            meant = at(run.written, key) is not None
+            own = at(run.written, "data.validation") is not None
+            say = warning if (rows or own) and not meant else note
             yield say(
                 key,
                 f"it is {size}, so NeMo-RL moves {taken} of training into validation, although "
