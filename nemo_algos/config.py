@@ -506,7 +506,8 @@ def did_you_mean(name: str, valid: Sequence[str], cutoff: float = 0.6) -> str:
 
     cutoff: the share of both names' letters that must agree.
     """
-    near = difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
+    alike = [one for one in valid if one.lower() == name.lower()]
+    near = alike or difflib.get_close_matches(name, valid, n=1, cutoff=cutoff)
     if near:
         return f" (did you mean {near[0]}?)"
     return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 50 else ""

@@ -147,7 +147,8 @@ def loaded(code):
         (
             "from nemo_algos import batch_loss\n"
             "from nemo_algos.preflight.check.judge import check\n"
-            "for name in ('nemo_rl.yaml', 'etr.yaml', 'apmpo.yaml'): check(name, [])",
+            "for name in ('recipes/qwen3-32b-4n8g-tp4pp4.yaml', 'etr.yaml'): check(name, [])\n"
+            "check('nemo_rl.yaml', ['policy.optimizer.nam=1'])",
             [],
         ),
         ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", []),

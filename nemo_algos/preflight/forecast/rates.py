@@ -258,15 +258,14 @@ def walk_of_torch(section: Mapping[str, Any]) -> Walk:
     """Steps of torch's optimizer, from a weight of 1. Raises Wrong or Unknown."""
     import torch
 
-    given = section.get("kwargs") or {}
-
     def walk(rate: float, decay: float, gradients: list[float]) -> list[float]:
-        kwargs = {**given, "lr": rate} | (
-            {"weight_decay": decay} if "weight_decay" in given else {}
-        )
-        optimizer = build_optimizer({**section, "kwargs": kwargs})
+        optimizer = build_optimizer(section)
+        group = optimizer.param_groups[0]
+        group["lr"] = rate
+        if "weight_decay" in group:
+            group["weight_decay"] = decay
         step = inspect.unwrap(type(optimizer).step)  # else torch loads its compiler, for 3 seconds
-        weight = optimizer.param_groups[0]["params"][0]
+        weight = group["params"][0]
         weights = []
         with torch.no_grad():
             for gradient in gradients:
@@ -357,7 +356,7 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
     peak = max(rates)
     steps = run.last_step
     whole = len(rates) == steps
-    if whole and asked and peak < 0.99 * asked:
+    if whole and asked and peak < 0.9 * asked:
         say = note if steps <= TRIAL else warning
         yield say(
             _warm_up(run, where),
@@ -478,12 +477,11 @@ def optimizer(run: Planned) -> Iterator[Finding]:
         key = "adam_beta1" if not 0 <= betas[0] < 1 else "adam_beta2"
         yield error(f"{CORE}.{key}", "must be at least 0 and below 1, or Adam divides by 0")
         return
-    kwargs = section.get("kwargs") or {}
-    decay = core.get("weight_decay") if run.megatron else kwargs.get("weight_decay")
     try:
         walk = walk_of_megatron(core) if run.megatron else walk_of_torch(section)
-        rate = run[rate_key(run)] or 0.0
-        yield from _moves(run, move_of(walk, rate, decay or 0.0), section)
+        group = core if run.megatron else build_optimizer(section).param_groups[0]
+        move = move_of(walk, group.get("lr") or 0.0, group.get("weight_decay") or 0.0)
+        yield from _moves(run, move, section)
     except (Wrong, Unknown):
         return  # the schedule says so
 

@@ -308,7 +308,9 @@ def test_the_command():
     wrong = run(ONE, "policy.train_global_batch_size=96")
     assert wrong.exit_code == 1 and "errors: 1" in wrong.output
     assert "policy.train_global_batch_size: " in wrong.output
-    (first, *_) = json.loads(run(ONE, "policy.train_global_batch_size=96", "--json").output)
+    whole = json.loads(run(ONE, "policy.train_global_batch_size=96", "--json").output)
+    first = whole["findings"][0]
+    assert whole["this_run"]["rewards"]["short"] == [1, 0]
     assert (first["path"], first["nemo_rl"]) == ("policy.train_global_batch_size", shipped().name)
     assert "\nwarning" in run(ONE, "--time", "4:00:00").output
     assert run("no.yaml").exit_code == 2

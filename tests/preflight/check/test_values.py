@@ -84,7 +84,6 @@ TAKEN = [
     f"{GENERATION}.vllm_kwargs.moe_backend=triton",
     f"{GENERATION}.vllm_kwargs.max_num_seqs=64",
     f"{LORA}.target_modules=['*_proj'] {LORA}.match_all_linear=false {LORA}.enabled=true",
-    f"{LORA}.target_modules=[mine] {LORA}.match_all_linear=false",  # LoRA is off
 ]
 
 

@@ -91,7 +91,7 @@ def held_out(run: Preflight) -> Iterator[Finding]:
             rows = rows_of(data)
             taken = f"{split_off(size, len(rows))} of the {len(rows)} rows" if rows else "some rows"
             meant = at(run.written, key) is not None
-            own = at(run.written, "data.validation") is not None
+            own = at(run.written, "data.validation.dataset_name") is not None
             say = warning if (rows or own) and not meant else note
             yield say(
                 key,
