@@ -56,7 +56,9 @@ def rates_of(run: Planned) -> list[float]:
     """
     steps = min(run.last_step, LONGEST)
     if run.megatron:
-        return megatron_rates(run[CORE] or {}, run[CORE_SCHEDULER] or {}, run.last_step, steps)
+        sections = run[CORE] or {}, run[CORE_SCHEDULER] or {}
+        batch = run["policy.train_global_batch_size"] or 1
+        return megatron_rates(*sections, run.last_step, steps, batch=batch)
     if "scheduler" in (run["policy"] or {}) and not run[SCHEDULER]:
         said = "NeMo-RL's workers stop at an empty one. Name a torch.optim.lr_scheduler.ConstantLR."
         raise Wrong(SCHEDULER, said)
@@ -67,11 +69,15 @@ def rates_of(run: Planned) -> list[float]:
 
 
 def megatron_rates(
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], whole: int, steps: int
+    optimizer: Mapping[str, Any],
+    scheduler: Mapping[str, Any],
+    whole: int,
+    steps: int,
+    batch: int = 1,
 ) -> list[float]:
     """The rates of Megatron's `OptimizerParamScheduler`, as Megatron Bridge fills it in.
 
-    whole: the steps of the run. Raises Wrong for what either asserts.
+    whole: the steps of the run; batch: sequences of a step, in which it counts. Raises Wrong for what either asserts.
     """
     peak = float(optimizer.get("lr") or 0)
     least = float(optimizer.get("min_lr") or 0)
@@ -116,7 +122,8 @@ def megatron_rates(
         elif step > decay:
             found.append(least)
         elif style == "inverse-square-root":
-            found.append(max(least, peak * math.sqrt(max(warm, 1) / max(step, 1))))
+            counted = max(warm * batch, 1) / max(step * batch, 1)
+            found.append(max(least, peak * math.sqrt(counted)))
         else:
             done = (step - warm) / (decay - warm)
             share = _wsd(step, decay, tail, shape) if style == "WSD" else DECAYS[style](done)
