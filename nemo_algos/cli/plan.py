@@ -14,6 +14,7 @@ from nemo_algos.config import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find
+from nemo_algos.preflight.forecast.this_run import forecast_of, lines
 from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.layouts import both_ends, gpu_of, measured_errors, with_keys
 from nemo_algos.preflight.plan.layouts import plan as planned
@@ -100,7 +101,7 @@ def plan(
         shown += report.comparison(p, found_steps, total)
     every = [layout for some, _ in found.values() for layout in some]
     if html:
-        report.write_page(html, [p, *every], shown)
+        report.write_page(html, [p, *every], shown, forecast_of(run))
         echo(f"page: {html}", err=True)
     if as_json:
         more = {"change": change, "target": sums, "relative_errors": measured_errors()}
@@ -115,6 +116,8 @@ def plan(
         console = Console(highlight=False)
         for part in shown:
             console.print(part, soft_wrap=isinstance(part, str) and not console.is_terminal)
+        for line in lines(run, forecast_of(run), console.is_terminal):
+            echo(line)
     if any(reason for _, reason in found.values()):
         raise typer.Exit(1)
 

@@ -110,6 +110,30 @@ def updates_per_batch(args: GRPOConfig) -> int:
     return args.num_iterations * args.steps_per_generation // args.gradient_accumulation_steps
 
 
+def foretold(args: GRPOConfig, updates: int, scheduler: Any) -> str:
+    """What a run of so many optimizer steps will do, as far as its arguments say."""
+    each = updates_per_batch(args)
+    responses = args.generation_batch_size
+    prompts = responses // args.num_generations
+    parts = [
+        f"This run: {updates / each:.4g} batches of {prompts} prompts x {args.num_generations} "
+        f"responses, {each} update{'s' * (each > 1)} of each"
+    ]
+    factors = getattr(scheduler, "lr_lambdas", None)
+    if factors and updates:
+        rates = [scheduler.base_lrs[0] * factors[0](step) for step in range(updates)]
+        top = max(rates)
+        peak = f"{top:.3g} at step {rates.index(top) + 1}"
+        parts.append(f"learning rate {rates[0]:.3g}, {peak}, {rates[-1]:.3g} at step {updates}")
+    for what, strategy, period in (
+        ("saves", args.save_strategy, args.save_steps),
+        ("validates", args.eval_strategy, args.eval_steps),
+    ):
+        every = f"every {period:g} steps" if strategy == "steps" else f"by {strategy.value}"
+        parts.append(f"{what} {'never' if strategy == 'no' else every}")
+    return "; ".join(parts)
+
+
 def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Finding]:
     """Why the sampler's log-probs are missing, or of another distribution than the trainer's."""
     if not loss.use_importance_sampling_correction:
@@ -257,6 +281,13 @@ class MethodTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             self._record(self._blocks)
         return super().train(*given, **named)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """TRL's, once the run is foretold."""
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if self.accelerator.is_main_process:
+            print(foretold(self.args, num_training_steps, scheduler))
+        return scheduler
 
     def _record(self, blocks: dict[str, Any]) -> None:
         """nemo_algos.json in the output folder, for `nemo-algos report`: TRL has no such file."""

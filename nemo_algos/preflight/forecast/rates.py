@@ -77,7 +77,8 @@ def megatron_rates(
 ) -> list[float]:
     """The rates of Megatron's `OptimizerParamScheduler`, as Megatron Bridge fills it in.
 
-    whole: the steps of the run; batch: sequences of a step, in which it counts. Raises Wrong for what either asserts.
+    whole: the steps of the run; batch: sequences of a step, in which it counts. Raises Wrong for
+    what either asserts.
     """
     peak = float(optimizer.get("lr") or 0)
     least = float(optimizer.get("min_lr") or 0)

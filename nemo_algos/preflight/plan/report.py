@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from nemo_algos import page
+from nemo_algos.preflight.forecast.this_run import Forecast
 from nemo_algos.preflight.plan import speed
 from nemo_algos.preflight.plan.layouts import Change, Plan, measured_errors
 from nemo_algos.style import COLORS, canvas, svg
@@ -252,8 +253,13 @@ def ranking(
     yield f"{on}, the first: {keys or 'as configured'}"
 
 
-def write_page(path: Path, plans: list[Plan], tables: list[RenderableType]) -> None:
-    """The page of these layouts, the config's first. Raises ValueError where its folder is not."""
+def write_page(
+    path: Path, plans: list[Plan], tables: list[RenderableType], forecast: Forecast
+) -> None:
+    """The page of these layouts, the config's first, and of what its run will do when.
+
+    Raises ValueError where its folder does not exist.
+    """
     if not path.parent.is_dir():
         raise ValueError(f"--html {path}: the folder {path.parent} does not exist. Create it.")
     console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
@@ -261,7 +267,32 @@ def write_page(path: Path, plans: list[Plan], tables: list[RenderableType]) -> N
         console.print(table, soft_wrap=isinstance(table, str))
     parts = console.export_html(code_format="{stylesheet}\0{code}").split("\0")
     style, code = map(Markup, parts)
-    page.write(path, "plan.html", {"stylesheet": style, "figure": _figure(plans), "tables": code})
+    figures = [_figure(plans), _timeline(plans[0], forecast)]
+    page.write(path, "plan.html", {"stylesheet": style, "figures": figures, "tables": code})
+
+
+def _timeline(p: Plan, forecast: Forecast) -> Markup:
+    """The learning rate, validations and saves over the steps and the GPU-hours of a run."""
+    t = forecast.timeline
+    validated = [*[0] * t.at_start, *t.validations, *[t.steps] * t.at_end]
+    hours = totals(p, 1)["gpu_hours"]
+    with canvas((9, 2.6), constrained_layout=True) as (figure, axes):
+        rates = forecast.rates or [(1, 0.0)]
+        axes.plot([step for step, _ in rates], [rate for _, rate in rates], color=COLORS[0])
+        axes.set_ylabel("learning rate")
+        axes.set_xlabel("step")
+        axes.set_xlim(0, t.steps)
+        axes.set_title("This run")
+        for height, name, steps in ((-0.1, "validations", validated), (-0.2, "saves", t.saves)):
+            marks = [step / t.steps for step in steps[:: max(1, len(steps) // 200)]]
+            place = {"transform": axes.transAxes, "clip_on": False}
+            color = COLORS[1 if name == "validations" else 2]
+            axes.plot(marks, [height] * len(marks), "|", color=color, markersize=8, **place)
+            axes.text(1.01, height, f"{len(steps)} {name}", color=color, va="center", **place)
+        axes.tick_params(axis="x", pad=24)
+        top = axes.secondary_xaxis("top", functions=(lambda x: x * hours, lambda x: x / hours))
+        top.set_xlabel("GPU-hours without validation")
+        return Markup(svg(figure))
 
 
 def _figure(plans: list[Plan]) -> Markup:

@@ -437,3 +437,24 @@ def test_slime_is_told_what_the_others_are(loss_fn, updates, words):
     assert [word in str(each.message) for word, each in zip(words, said, strict=True)] == [
         True
     ] * len(words)
+
+
+def test_trls_run_is_foretold(monkeypatch):
+    adapter = stand_ins.trl(monkeypatch)
+    args = SimpleNamespace(
+        num_iterations=2,
+        steps_per_generation=4,
+        gradient_accumulation_steps=2,
+        generation_batch_size=64,
+        num_generations=8,
+        save_strategy="steps",
+        save_steps=50,
+        eval_strategy="no",
+        eval_steps=None,
+    )
+    scheduler = SimpleNamespace(base_lrs=[2e-6], lr_lambdas=[lambda step: min(1, (step + 1) / 10)])
+    assert adapter.foretold(args, 200, scheduler) == (
+        "This run: 50 batches of 8 prompts x 8 responses, 4 updates of each; learning rate 2e-07, "
+        "2e-06 at step 10, 2e-06 at step 200; saves every 50 steps; validates never"
+    )
+    assert "learning rate" not in adapter.foretold(args, 200, SimpleNamespace())
