@@ -35,6 +35,7 @@ WINGS = ["algorithms", "engines", "preflight", "lab", "cli"]
 APART = {
     "engines.nemo": {"engines.local", "engines.data"},
     "engines.local": {"engines.nemo", "engines.adapters"},
+    "preflight.forecast": {"preflight.check", "preflight.plan", "preflight.slurm"},
     "preflight.check": {"preflight.plan", "preflight.slurm"},
     "preflight.plan": {"preflight.slurm"},
     "lab.evals": {"lab.report", "lab.mismatch"},
