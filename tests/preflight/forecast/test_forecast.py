@@ -9,7 +9,7 @@ import torch
 
 from nemo_algos.config import SHIPPED
 from nemo_algos.preflight.check.judge import judged
-from nemo_algos.preflight.forecast import batch, rates, rewards, this_run, timeline
+from nemo_algos.preflight.forecast import batch, learning, rates, rewards, this_run, timeline
 
 UNSCALED = rewards.UNSCALED
 DAPO = {"overlong_buffer_length": 100, "overlong_buffer_penalty": 2.0, "max_response_length": 500}
@@ -199,6 +199,6 @@ def test_an_unknown_scheduler_is_no_error():
         def __getitem__(self, path):
             return keys.get(path)
 
-    (said,) = rates.schedule(Run(**vars(run)))
+    (said,) = learning.schedule(Run(**vars(run)))
     assert said.severity == "note" and "FusedAdam" in said.message
     assert range(0) == timeline.NO_STEPS

@@ -24,11 +24,11 @@ from nemo_algos.preflight.check.rules import (
     training,
 )
 from nemo_algos.preflight.forecast import batch as forecast_batch
-from nemo_algos.preflight.forecast import rates, rewards, timeline
+from nemo_algos.preflight.forecast import learning, rewards, timeline
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run, forecast_batch, rates, rewards, timeline,
+    method, data, rows, run, forecast_batch, learning, rewards, timeline,
 )  # fmt: skip
 
 
@@ -45,5 +45,5 @@ def rules_of(module: ModuleType) -> list[Rule]:
 
 # asked of the config as it is written, before the method's own keys are set in it
 CONFLICTS: tuple[Rule, ...] = (*rules_of(conflicts), *rules_of(fp8))
-AFTER_KEYS = rules_of(rates)  # torch, which some need, takes seconds to load
+AFTER_KEYS = rules_of(learning)  # torch, which some need, takes seconds to load
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in rules_of(module))
