@@ -16,6 +16,7 @@ from nemo_algos.preflight.forecast.rates import (
     Unknown,
     Wrong,
     build_optimizer,
+    falls,
     move_of,
     rate_key,
     rates_of,
@@ -98,11 +99,11 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
             "Set the milestone to its total_iters.",
         )
         return
-    falls = _falls(rates)
-    if falls > 1:
+    swings = falls(rates) - 1
+    if swings > 0:
         yield warning(
             where,
-            f"the learning rate falls and rises again, {falls - 1} times in {len(rates)} steps, "
+            f"the learning rate falls and rises again, {swings} times in {len(rates)} steps, "
             f"as if its period were longer than meant. Give it the {steps} steps of the run.",
         )
     elif whole and sum(rate <= 0.2 * peak for rate in rates[rates.index(peak) :]) > 0.5 * steps:
@@ -129,27 +130,6 @@ def _cut_ramp(rates: list[float]) -> int:
         if slope > 0 and rise > 5 * slope and rise > max(rates) / 3:
             return place + 2
     return 0
-
-
-def _falls(rates: list[float]) -> int:
-    """How often the rate falls by a tenth of its peak, each time after it rose so far."""
-    tenth = 0.1 * max(rates)
-    count = 0
-    top = bottom = rates[0]
-    falling = False
-    for rate in rates:
-        if falling:
-            bottom = min(bottom, rate)
-            if rate > bottom + tenth:
-                falling = False
-                top = rate
-        else:
-            top = max(top, rate)
-            if rate < top - tenth:
-                falling = True
-                bottom = rate
-                count += 1
-    return count + (not falling and count > 0)
 
 
 def _warm_up(run: Planned, where: str) -> str:

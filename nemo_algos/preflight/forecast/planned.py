@@ -51,10 +51,11 @@ def blamed(
 ) -> str:
     """The path of the key whose usual value mends the outcome; of several the first.
 
-    wrong: says whether the outcome of such values is wrong. Where no single key mends it, the
-    section's path is given.
+    wrong: says whether the outcome of such values is wrong. Where no single key mends it, it is
+    the first with another value than usual.
     """
-    for key, value in usual.items():
-        if values.get(key) != value and not wrong({**values, key: value}):
+    unusual = [key for key, value in usual.items() if values.get(key) != value]
+    for key in unusual:
+        if not wrong({**values, key: usual[key]}):
             return f"{section}.{key}"
-    return section
+    return f"{section}.{unusual[0]}" if unusual else section

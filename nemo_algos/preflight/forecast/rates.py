@@ -66,6 +66,27 @@ def rate_key(run: Planned) -> str:
     return f"{CORE}.lr" if run.megatron else f"{OPTIMIZER}.kwargs.lr"
 
 
+def falls(rates: list[float]) -> int:
+    """How often the rate falls by a tenth of its peak, each time after it rose so far."""
+    tenth = 0.1 * max(rates)
+    count = 0
+    top = bottom = rates[0]
+    falling = False
+    for rate in rates:
+        if falling:
+            bottom = min(bottom, rate)
+            if rate > bottom + tenth:
+                falling = False
+                top = rate
+        else:
+            top = max(top, rate)
+            if rate < top - tenth:
+                falling = True
+                bottom = rate
+                count += 1
+    return count + (not falling and count > 0)
+
+
 # ---- Megatron
 
 

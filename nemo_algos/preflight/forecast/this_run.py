@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from nemo_algos.preflight.forecast.batch import THRESHOLD, Batch, batch_of
 from nemo_algos.preflight.forecast.planned import ENDLESS, Planned
-from nemo_algos.preflight.forecast.rates import Unknown, Wrong, rates_of
+from nemo_algos.preflight.forecast.rates import Unknown, Wrong, falls, rates_of
 from nemo_algos.preflight.forecast.rewards import Rewards, limit, rewards_of
 from nemo_algos.preflight.forecast.timeline import METRIC, Timeline, timeline_of
 
@@ -17,27 +17,38 @@ POINTS = 200  # rates that the record keeps
 class Forecast(NamedTuple):
     """What a run will do.
 
-    rates: the learning rate of at most POINTS steps, as (step, rate); None where it is not known.
+    rates: the learning rate as (step, rate), of its peak and every so many steps; None where it is
+    not known. swings: how often it rises again.
     limit: the most tokens of a response.
     """
 
     rewards: Rewards
     batch: Batch
     rates: list[tuple[int, float]] | None
+    swings: int
     timeline: Timeline
     limit: int
 
 
 def forecast_of(run: Planned) -> Forecast:
     """The forecast of a composed config."""
+    rates = list[float]()
     try:
         rates = rates_of(run)
         every = max(1, len(rates) // POINTS)
-        kept = [n for n in range(len(rates)) if n % every == 0 or n == len(rates) - 1]
-        points = [(n + 1, rates[n]) for n in kept]
+        kept = {*range(0, len(rates), every), len(rates) - 1, rates.index(max(rates))}
+        points = [(n + 1, rates[n]) for n in sorted(kept)]
     except (Wrong, Unknown):
         points = None
-    return Forecast(rewards_of(run), batch_of(run), points, timeline_of(run), limit(run))
+    swings = max(0, falls(rates) - 1) if points else 0
+    return Forecast(
+        rewards=rewards_of(run),
+        batch=batch_of(run),
+        rates=points,
+        swings=swings,
+        timeline=timeline_of(run),
+        limit=limit(run),
+    )
 
 
 def as_json(forecast: Forecast) -> dict[str, Any]:
@@ -51,6 +62,7 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "rewards": forecast.rewards._asdict(),
         "batch": forecast.batch._asdict(),
         "rates": forecast.rates,
+        "swings": forecast.swings,
         "timeline": timeline,
         "longest_response": forecast.limit,
     }
@@ -64,7 +76,7 @@ def lines(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[str]:
 
 
 def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str, str]]:
-    rewards, batch, rates, t, longest = forecast
+    rewards, batch, rates, _, t, longest = forecast
     yield "rewards", f"right {rewards.short[0]:g}, wrong {rewards.short[1]:g}"
     if rewards.long != rewards.short or rewards.cut != rewards.short:
         yield "", f"of {longest - 1} tokens: right {rewards.long[0]:g}, wrong {rewards.long[1]:g}"
@@ -73,7 +85,7 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
     yield (
         "each step",
         f"{batch.prompts} prompts x {batch.responses} responses, {updates}; "
-        f"{batch.flat:.2g} of groups flat by chance",
+        f"{batch.flat:.1%} of groups flat by chance",
     )
     if run[THRESHOLD] is not None:
         yield (
@@ -83,13 +95,13 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
     if batch.kept[-1] < 0.999:
         shares = ", ".join(f"{share:.0%}" for share in batch.kept)
         yield "", f"weights kept at gaps of 0, 0.01, 0.05 nats: {shares}"
-    yield "rate", _rate(run, rates, drawn)
+    yield "rate", _rate(rates, forecast.swings, drawn)
     yield "validates", _validation(run, t)
     yield "saves", _saves(run, t)
     yield "ends", _end(run, t)
 
 
-def _rate(run: Planned, rates: list[tuple[int, float]] | None, drawn: bool) -> str:
+def _rate(rates: list[tuple[int, float]] | None, swings: int, drawn: bool) -> str:
     if not rates:
         return "not known here"
     values = [rate for _, rate in rates]
@@ -99,6 +111,8 @@ def _rate(run: Planned, rates: list[tuple[int, float]] | None, drawn: bool) -> s
         said.append(f"{values[top]:.3g} at step {rates[top][0]}")
     if values[-1] != values[top]:
         said.append(f"{values[-1]:.3g} at step {rates[-1][0]:,}")
+    if swings:
+        said.append(f"rising again {swings} times")
     text = ", ".join(said) if len(said) > 1 else f"{said[0]} in every step"
     return f"{curve(values)}  {text}" if drawn and len(said) > 1 else text
 

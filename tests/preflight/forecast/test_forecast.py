@@ -179,7 +179,7 @@ def test_a_key_is_blamed_for_what_its_usual_value_mends():
     values = {"a": 1, "b": 5}
     wrong = rewards.blamed("s", values, {"a": 0, "b": 0}, lambda v: v["b"] > 2)
     assert wrong == "s.b"
-    assert rewards.blamed("s", values, {"a": 0, "b": 0}, lambda v: True) == "s"
+    assert rewards.blamed("s", values, {"a": 0, "b": 0}, lambda v: True) == "s.a"
 
 
 def test_a_curve_has_its_shape():
