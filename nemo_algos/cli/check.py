@@ -90,7 +90,7 @@ def check(
         counts = Counter(f.severity for f in findings)
         echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
     misspelt = any(isinstance(f, UnknownKey) for f in findings)
-    forecast = forecast_of(run) if run and not misspelt else None
+    forecast = forecast_of(run) if run and run.algorithm and not misspelt else None
     if run and forecast and not as_json:
         echo()
         for line in lines(run, forecast, sys.stdout.isatty()):

@@ -129,7 +129,11 @@ def foretold(args: GRPOConfig, updates: int, scheduler: Any) -> str:
         ("saves", args.save_strategy, args.save_steps),
         ("validates", args.eval_strategy, args.eval_steps),
     ):
-        every = f"every {period:g} steps" if strategy == "steps" else f"by {strategy.value}"
+        every = (
+            f"every {period:g} steps"
+            if strategy == "steps"
+            else f"by {getattr(strategy, 'value', strategy)}"
+        )
         parts.append(f"{what} {'never' if strategy == 'no' else every}")
     return "; ".join(parts)
 

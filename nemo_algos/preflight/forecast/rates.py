@@ -263,9 +263,17 @@ def _made(kind: Any, first: Any, kwargs: Mapping[str, Any], path: str) -> Any:
         return kind(first, **kwargs)
     except Exception as problem:  # torch asserts, raises ValueError, TypeError, ZeroDivisionError
         said = " ".join(str(problem).split()) or type(problem).__name__
-        named = [key for key in kwargs if f"'{key}'" in said or key in said.split()]
-        where = f"{path}.kwargs.{named[0]}" if named else f"{path}.kwargs"
+        at_fault = [key for key in kwargs if _is_made_without(key, kind, first, kwargs)]
+        where = f"{path}.kwargs.{at_fault[0]}" if at_fault else f"{path}.kwargs"
         raise Wrong(where, f"torch refuses it: {said.removeprefix(f'{kind.__name__}.')}") from None
+
+
+def _is_made_without(key: str, kind: Any, first: Any, kwargs: Mapping[str, Any]) -> bool:
+    try:
+        kind(first, **{other: value for other, value in kwargs.items() if other != key})
+    except Exception:
+        return False
+    return True
 
 
 Walk = Callable[[float, float, list[float]], list[float]]  # rate, decay, gradients -> weights

@@ -323,7 +323,12 @@ def test_a_page_with_prices(tmp_path):
     assert f"{whole:,.0f} GPU-hours, which cost {2 * whole:,.0f}, without" in text
     assert "price" in text and "90 % of unseen tests" in text
     html = page.read_text()
-    assert html.count("<svg") == 1 and "as configured" in html and "sleeping engine" in html
+    assert (
+        html.count("<svg") == 2
+        and "saves" in html
+        and "as configured" in html
+        and "sleeping engine" in html
+    )
     assert not re.search(r'(src|href)="http|@import|url\(http', html)
     numbers = json.loads(CliRunner().invoke(app, ["plan", str(file), *asked, "--json"]).stdout)
     assert numbers["target"]["price"] == pytest.approx(2 * hours)
