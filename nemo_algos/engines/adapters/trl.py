@@ -129,12 +129,8 @@ def foretold(args: GRPOConfig, updates: int, scheduler: Any) -> str:
         ("saves", args.save_strategy, args.save_steps),
         ("validates", args.eval_strategy, args.eval_steps),
     ):
-        every = (
-            f"every {period:g} steps"
-            if strategy == "steps"
-            else f"by {getattr(strategy, 'value', strategy)}"
-        )
-        parts.append(f"{what} {'never' if strategy == 'no' else every}")
+        when = {"no": "never", "steps": f"every {period} steps", "epoch": "after each epoch"}
+        parts.append(f"{what} {when.get(strategy, 'at times of its own')}")
     return "; ".join(parts)
 
 
