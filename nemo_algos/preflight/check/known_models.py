@@ -46,20 +46,10 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     Other names are looked for in the local cache of Hugging Face's hub, then among the table's by
     their stems. Raises ValueError for a model that is not known or that transformers cannot build.
     """
-    path = os.path.join(name, FILE) if os.path.isdir(name) else name
     over = overrides or {}
-    if name not in table() and not os.path.isfile(path):
-        path = _cached(name)
+    path = _file(name)
     if os.path.isfile(path):
-        try:
-            values = json.loads(Path(path).read_text())
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is not a model's {FILE}: {error}. Name the folder or the file of one."
-            ) from None
-        if not isinstance(values, dict):
-            raise ValueError(f"{path} must contain a JSON object of key: value pairs")
-        return _built(json.dumps({**over, **_override(values, over)}), path)
+        return _built(json.dumps({**over, **_override(_json(path), over)}), path)
     if name not in table():
         # a model of the same weights' shape, another only in how it was trained: the one of the
         # most positions, which a later release may have extended
@@ -80,6 +70,34 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
         return validate(Model, facts, "policy.hf_config_overrides")
     return _built(json.dumps(changed), name)
+
+
+def config_of(name: str) -> Mapping[str, Any]:
+    """What is known of a model's config.json, by a name as `model` takes; empty of another one."""
+    try:
+        path = _file(name)
+        return _json(path) if os.path.isfile(path) else configs().get(name, {})
+    except (OSError, ValueError):
+        return {}
+
+
+def _file(name: str) -> str:
+    """The config.json of a model that the table does not have; it need not be there."""
+    path = os.path.join(name, FILE) if os.path.isdir(name) else name
+    return path if name in table() or os.path.isfile(path) else _cached(name)
+
+
+def _json(path: str) -> dict[str, Any]:
+    """A model's config.json. Raises ValueError."""
+    try:
+        values = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not a model's {FILE}: {error}. Name the folder or the file of one."
+        ) from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must contain a JSON object of key: value pairs")
+    return values
 
 
 def _cached(name: str) -> str:

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from nemo_algos.preflight.check.annotations import Schema, Section, fields, module, parsed, schemas
+from nemo_algos.preflight.check.registries import PACKAGES, Library, library
 
 GRPO = "nemo_rl.algorithms.grpo"
 CONTROLLER = "nemo_rl.algorithms.single_controller"
@@ -67,6 +69,10 @@ CODE = {
         "nemo_rl.models.generation.vllm.quantization.fp8:init_fp8",
         "bf16_params.append(_get_params_in_layers(param_names, layers))",
     ),
+    "DTensor refuses YaRN": (
+        "nemo_rl.models.automodel.setup:validate_and_prepare_config",
+        'assert rope_scaling.get("rope_type") != "yarn"',
+    ),
     "powers of two stop the engine": (
         "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
         "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
@@ -96,8 +102,10 @@ class Release:
     name: for people; schema: the JSON schema of each typed key, by path; configs: those below
     examples by name, interpolations as written (shipped: of those that are not for GRPO the
     names of their sections); environments: the keys of each environment's section; data_set_keys:
-    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; root: the
-    checkout, None of the shipped one.
+    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; libraries: the
+    names that it and each of its libraries look up; prompts: its files of prompts by name;
+    fields: shipped ones of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`;
+    root: the checkout, None of the shipped one.
     """
 
     name: str
@@ -107,6 +115,9 @@ class Release:
     data_set_keys: frozenset[str]
     facts: Mapping[str, bool]
     engine: Engine
+    libraries: Mapping[str, Library]
+    prompts: Mapping[str, str]
+    fields: Mapping[str, list[str]]
     root: Path | None = None
     trees: dict[str, DictConfig] = field(default_factory=dict)
 
@@ -182,6 +193,7 @@ def shipped() -> Release:
     kept["environments"] = {name: tuple(keys) for name, keys in kept["environments"].items()}
     kept["data_set_keys"] = frozenset(kept["data_set_keys"])
     kept["engine"] = Engine(kept["engine"]["name"], frozenset(kept["engine"]["arguments"]))
+    kept["libraries"] = {kind: Library(*two, installed=False) for kind, two in kept["libraries"]}
     return Release(**kept)
 
 
@@ -197,21 +209,41 @@ def read(root: Path) -> Release:
         data_set_keys=frozenset(_data_set_keys(root)),
         facts=_Lazy(FACTS, lambda fact: _holds(root, fact)),
         engine=_engine(root),
+        libraries=_Lazy(PACKAGES, lambda kind: _library(root, kind)),
+        prompts=prompts(root),
+        fields=shipped().fields,
         root=root,
     )
 
 
+def prompts(root: Path) -> dict[str, str]:
+    """The files of NeMo-RL's prompts by name."""
+    files = sorted((root / "examples" / "prompts").glob("*.txt"))
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
+
+
 def _engine(root: Path) -> Engine:
     """The vLLM of this Python or of NeMo-RL's environments, else the shipped one."""
-    environments = Path(os.environ.get("NEMO_RL_VENV_DIR") or root / "venvs")
-    places = [*environments.glob("*/lib/python*/site-packages/vllm")]
-    installed = importlib.util.find_spec("vllm")
-    if installed is not None and installed.origin is not None:
-        places.insert(0, Path(installed.origin).parent)
-    for place in places:
-        if arguments := engine_arguments(place):
+    for place in _installed(root):
+        if arguments := engine_arguments(place / "vllm"):
             return Engine("this vLLM", arguments, installed=True)
     return shipped().engine
+
+
+def _installed(root: Path) -> list[Path]:
+    """The folders of packages of this Python and of NeMo-RL's environments."""
+    environments = Path(os.environ.get("NEMO_RL_VENV_DIR") or root / "venvs")
+    here = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
+    return [*here, *environments.glob("*/lib/python*/site-packages")]
+
+
+def _library(root: Path, kind: str) -> Library:
+    """NeMo-RL's own names, or those of the library that will run, else of the shipped one."""
+    for place in [root] if kind == "NeMo-RL" else _installed(root):
+        found = library(kind, place)
+        if found and found.names:
+            return found
+    return shipped().libraries[kind]
 
 
 def engine_arguments(vllm: Path) -> frozenset[str]:

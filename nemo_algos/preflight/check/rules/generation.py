@@ -12,7 +12,6 @@ from nemo_algos.preflight.check.rule import (
     divisors,
     error,
     near,
-    note,
     warning,
 )
 
@@ -101,41 +100,6 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
             told = error if engine.installed else warning
             near = did_you_mean(key, sorted(engine.arguments))
             yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{near}")
-
-
-def sampling(run: Preflight) -> Iterator[Finding]:
-    """Responses to a prompt differ, end where they are over, and are sampled as in validation."""
-    top_k = run[f"{GENERATION}.top_k"]
-    if top_k is not None and top_k != -1 and top_k < 1:
-        yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
-    if run[f"{GENERATION}.temperature"] == 0:
-        yield error(
-            f"{GENERATION}.temperature",
-            "at 0 all responses to a prompt are the same, so nothing is learned. Set it to 1.0.",
-        )
-    blank = [text for text in run[f"{GENERATION}.stop_strings"] or [] if not str(text).strip()]
-    if blank:
-        yield warning(
-            f"{GENERATION}.stop_strings",
-            f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer. "
-            "Remove it, unless an answer is one line.",
-        )
-    for key in ("temperature", "top_p", "top_k"):
-        path = f"{GENERATION}.val_{key}"
-        named = f"val_{key}" in (run[GENERATION] or {}) and not run["env.should_use_nemo_gym"]
-        if named and run[path] != run[f"{GENERATION}.{key}"]:
-            yield error(
-                path,
-                "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
-                f"value of `{key}`.",
-            )
-    path = f"{GENERATION}.temperature"
-    if run[path] not in (None, 0, 1):
-        yield note(
-            path,
-            f"it is {run[path]:g}, but the papers train at 1.0, where samples come from the "
-            "policy itself. Set it to 1.0 to do the same.",
-        )
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
