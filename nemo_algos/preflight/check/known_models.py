@@ -46,10 +46,20 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     Other names are looked for in the local cache of Hugging Face's hub, then among the table's by
     their stems. Raises ValueError for a model that is not known or that transformers cannot build.
     """
+    path = os.path.join(name, FILE) if os.path.isdir(name) else name
     over = overrides or {}
-    path = _file(name)
+    if name not in table() and not os.path.isfile(path):
+        path = _cached(name)
     if os.path.isfile(path):
-        return _built(json.dumps({**over, **_override(_json(path), over)}), path)
+        try:
+            values = json.loads(Path(path).read_text())
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a model's {FILE}: {error}. Name the folder or the file of one."
+            ) from None
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} must contain a JSON object of key: value pairs")
+        return _built(json.dumps({**over, **_override(values, over)}), path)
     if name not in table():
         # a model of the same weights' shape, another only in how it was trained: the one of the
         # most positions, which a later release may have extended
@@ -74,30 +84,12 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
 
 def config_of(name: str) -> Mapping[str, Any]:
     """What is known of a model's config.json, by a name as `model` takes; empty of another one."""
+    path = os.path.join(name, FILE) if os.path.isdir(name) else _cached(name)
     try:
-        path = _file(name)
-        return _json(path) if os.path.isfile(path) else configs().get(name, {})
-    except (OSError, ValueError):
+        values = json.loads(Path(path).read_text()) if os.path.isfile(path) else configs()[name]
+        return values if isinstance(values, dict) else {}
+    except (OSError, ValueError, KeyError):
         return {}
-
-
-def _file(name: str) -> str:
-    """The config.json of a model that the table does not have; it need not be there."""
-    path = os.path.join(name, FILE) if os.path.isdir(name) else name
-    return path if name in table() or os.path.isfile(path) else _cached(name)
-
-
-def _json(path: str) -> dict[str, Any]:
-    """A model's config.json. Raises ValueError."""
-    try:
-        values = json.loads(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is not a model's {FILE}: {error}. Name the folder or the file of one."
-        ) from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must contain a JSON object of key: value pairs")
-    return values
 
 
 def _cached(name: str) -> str:

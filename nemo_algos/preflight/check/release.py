@@ -10,10 +10,10 @@ import json
 import lzma
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from nemo_algos.preflight.check.annotations import Schema, Section, fields, module, parsed, schemas
-from nemo_algos.preflight.check.registries import PACKAGES, Library, library
+from nemo_algos.preflight.check.registries import TABLES, listed
 
 GRPO = "nemo_rl.algorithms.grpo"
 CONTROLLER = "nemo_rl.algorithms.single_controller"
@@ -102,8 +102,8 @@ class Release:
     name: for people; schema: the JSON schema of each typed key, by path; configs: those below
     examples by name, interpolations as written (shipped: of those that are not for GRPO the
     names of their sections); environments: the keys of each environment's section; data_set_keys:
-    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; libraries: the
-    names that it and each of its libraries look up; prompts: its files of prompts by name;
+    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; names: those
+    that NeMo-RL and (shipped) its libraries look up, by key; prompts: its files by name;
     fields: shipped ones of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`;
     root: the checkout, None of the shipped one.
     """
@@ -115,7 +115,7 @@ class Release:
     data_set_keys: frozenset[str]
     facts: Mapping[str, bool]
     engine: Engine
-    libraries: Mapping[str, Library]
+    names: Mapping[str, Mapping[str, Sequence[str]]]
     prompts: Mapping[str, str]
     fields: Mapping[str, list[str]]
     root: Path | None = None
@@ -193,7 +193,6 @@ def shipped() -> Release:
     kept["environments"] = {name: tuple(keys) for name, keys in kept["environments"].items()}
     kept["data_set_keys"] = frozenset(kept["data_set_keys"])
     kept["engine"] = Engine(kept["engine"]["name"], frozenset(kept["engine"]["arguments"]))
-    kept["libraries"] = {kind: Library(*two, installed=False) for kind, two in kept["libraries"]}
     return Release(**kept)
 
 
@@ -209,50 +208,33 @@ def read(root: Path) -> Release:
         data_set_keys=frozenset(_data_set_keys(root)),
         facts=_Lazy(FACTS, lambda fact: _holds(root, fact)),
         engine=_engine(root),
-        libraries=_Lazy(PACKAGES, lambda kind: _library(root, kind)),
-        prompts=prompts(root),
+        names={
+            **shipped().names,
+            "NeMo-RL": {key: listed(root, where) for key, where in TABLES.items()},
+        },
+        prompts={f.name: f.read_text("utf-8") for f in (root / "examples/prompts").glob("*.txt")},
         fields=shipped().fields,
         root=root,
     )
 
 
-def prompts(root: Path) -> dict[str, str]:
-    """The files of NeMo-RL's prompts by name."""
-    files = sorted((root / "examples" / "prompts").glob("*.txt"))
-    return {file.name: file.read_text(encoding="utf-8") for file in files}
-
-
 def _engine(root: Path) -> Engine:
     """The vLLM of this Python or of NeMo-RL's environments, else the shipped one."""
-    for place in _installed(root):
-        if arguments := engine_arguments(place / "vllm"):
+    environments = Path(os.environ.get("NEMO_RL_VENV_DIR") or root / "venvs")
+    places = [*environments.glob("*/lib/python*/site-packages/vllm")]
+    installed = importlib.util.find_spec("vllm")
+    if installed is not None and installed.origin is not None:
+        places.insert(0, Path(installed.origin).parent)
+    for place in places:
+        if arguments := engine_arguments(place):
             return Engine("this vLLM", arguments, installed=True)
     return shipped().engine
 
 
-def _installed(root: Path) -> list[Path]:
-    """The folders of packages of this Python and of NeMo-RL's environments."""
-    environments = Path(os.environ.get("NEMO_RL_VENV_DIR") or root / "venvs")
-    here = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
-    return [*here, *environments.glob("*/lib/python*/site-packages")]
-
-
-def _library(root: Path, kind: str) -> Library:
-    """NeMo-RL's own names, or those of the library that will run, else of the shipped one."""
-    for place in [root] if kind == "NeMo-RL" else _installed(root):
-        found = library(kind, place)
-        if found and found.names:
-            return found
-    return shipped().libraries[kind]
-
-
 def engine_arguments(vllm: Path) -> frozenset[str]:
     """The arguments of the engine of a vLLM package, read as text; none where there is no file."""
-    tree = ast.parse(_text(vllm / "engine" / "arg_utils.py"))
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    fields = [line for one in classes if one.name in ENGINE_TYPES for line in one.body]
-    named = (line.target for line in fields if isinstance(line, ast.AnnAssign))
-    return frozenset(target.id for target in named if isinstance(target, ast.Name))
+    both = (listed(vllm.parent, f"vllm.engine.arg_utils:{kind}") for kind in ENGINE_TYPES)
+    return frozenset(chain(*both))
 
 
 def _name(root: Path) -> str:

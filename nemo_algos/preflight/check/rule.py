@@ -17,20 +17,13 @@ from nemo_algos.preflight.check.known_models import config_of
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.training_rows import datasets, last_step
-from nemo_algos.preflight.forecast.planned import error, note, warning
+from nemo_algos.preflight.forecast.planned import error, errors, note, warning
 
-__all__ = ["error", "note", "warning"]  # of either engine
+__all__ = ["error", "errors", "note", "warning"]  # which rules take from here
 T = TypeVar("T")
 SHOWN = 3  # numbers of which a message gives the choice
 Rule = Callable[[Any], Iterator[Finding]]
 CORRECTION = "loss_fn.use_importance_sampling_correction"
-
-
-def errors(*cases: tuple[Any, str, str]) -> Iterator[Finding]:
-    """Of cases (whether it is wrong, the key, what is said) those that are wrong."""
-    for wrong, key, message in cases:
-        if wrong:
-            yield error(key, message)
 
 
 def divisors(number: int) -> list[int]:
@@ -133,9 +126,8 @@ class Preflight(Run):
 
     def written_at(self, path: str, key: str) -> str:
         """The path of a data set's key, which may be among the defaults."""
-        section = self[path]
-        inherits = isinstance(section, Mapping) and key not in section
-        return f"{'data.default' if inherits else path}.{key}"
+        section = self[path]  # of several the keys are not told apart
+        return f"{path if isinstance(section, list) or key in section else 'data.default'}.{key}"
 
     @property
     def corrected(self) -> bool:

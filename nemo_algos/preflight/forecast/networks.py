@@ -1,10 +1,9 @@
 """The networks that the trainer and the sampler compute, against each other and the checkpoint."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, warning
+from nemo_algos.preflight.forecast.planned import Planned, error, errors, warning
 
 BOTH = "policy.hf_config_overrides"  # NeMo-RL gives it to the trainer and to vLLM
 CORE = "policy.megatron_cfg"
@@ -32,7 +31,6 @@ ROPES: Mapping[str, tuple[str, ...]] = {
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ),
 }  # fmt: skip
-YARN = "fields of YaRN"
 # fields of Megatron's models that change the network, by the name of config.json, if it has one
 NETWORK = {
     "rotary_base": "rope_theta", "rotary_percent": "partial_rotary_factor",
@@ -60,53 +58,42 @@ NETWORK = {
     "query_pre_attn_scalar": "", "mscale": "", "mscale_all_dim": "", "rotary_base_per_layer": "",
 }  # fmt: skip
 # arguments of vLLM that change its network or weights alone
-SAMPLERS = ("disable_sliding_window", "hf_config_path", "quantization", "config_format")
+SAMPLERS = (
+    "hf_overrides",
+    "disable_sliding_window",
+    "hf_config_path",
+    "quantization",
+    "config_format",
+)
 BALANCE = f"{CORE}.moe_router_load_balancing_type"
-LARGEST_SCALE = 64  # alpha / dim of adapters; the papers have 0.5 to 32
 
 
 def overrides(run: Planned) -> Iterator[Finding]:
     """What both sides change is a field of the model, and has the checkpoint's value."""
-    kind = run.model.model_type if run.model else ""
+    kind = f"model {run.model.model_type}" if run.model else ""
     fields = run.nemo_rl.fields
-    own = {*fields.get(f"model {kind}", ()), *run.checkpoint}
-    anywhere = {one for name in fields if name.startswith("model ") for one in fields[name]} | own
-    for key, value in _section(run[BOTH]).items():
-        path = f"{BOTH}.{key}"
+    own = {*fields.get(kind, ()), *run.checkpoint}
+    anywhere = {one for name in fields if name.startswith("model ") for one in fields[name]}
+    for key, value in (run[BOTH] or {}).items():
+        unknown = key not in own and (kind in fields or key not in anywhere)
         trained = run.checkpoint.get(key, False if isinstance(value, bool) else None)
-        if key in ROTARY or isinstance(value, Mapping):
-            continue
-        if key not in anywhere:
+        was = "as its config.json says" if trained is None else f"with {trained}"
+        said = (
+            f"the checkpoint was trained {was}: with {value}, trainer and sampler would compute "
+            "another network. Remove it."
+        )
+        if unknown:
             near = did_you_mean(key, sorted(own or anywhere))
-            yield error(
-                path, f"transformers' configs have no such field{near}: it would have no effect."
-            )
-        elif f"model {kind}" in fields and key not in own and key not in HARMLESS:
-            yield warning(
-                path, f"the config of {kind} has no such field{did_you_mean(key, sorted(own))}."
-            )
-        elif key not in HARMLESS and not key.endswith("_token_id") and "drop" not in key:
-            if trained is None:
-                yield warning(
-                    path,
-                    "trainer and sampler would compute another network than the checkpoint's, "
-                    "unless its config.json says the same. Remove it.",
-                )
-            elif trained != value:
-                yield error(
-                    path,
-                    f"the checkpoint was trained with {trained}: with {value}, trainer and "
-                    "sampler compute another network. Remove it.",
-                )
-
-
-def _section(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+            said = f"the model's config has no such field{near}, so that it has no effect."
+        harmless = key in HARMLESS or key.endswith("_token_id") or "drop" in key or trained == value
+        sure = key not in anywhere if unknown else trained is not None
+        if key not in ROTARY and not isinstance(value, Mapping) and (unknown or not harmless):
+            yield (error if sure else warning)(f"{BOTH}.{key}", said)
 
 
 def positions(run: Planned) -> Iterator[Finding]:
     """The trainer's backend builds the rotary embedding, with all of its fields."""
-    given = _section(run[BOTH])
+    given = run[BOTH] or {}
     if "rope_theta" in given:
         yield warning(
             f"{BOTH}.rope_theta",
@@ -114,105 +101,79 @@ def positions(run: Planned) -> Iterator[Finding]:
             "`rope_parameters: {rope_type: default, rope_theta: ...}`.",
         )
     for key in ROTARY[:2]:
-        rope = _section(given.get(key))
-        path = f"{BOTH}.{key}"
+        rope = given.get(key) or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
-        if not rope:
-            continue
-        needed = list(ROPES.get(kind, ()))
-        if kind == "yarn" and run.megatron and key == "rope_scaling":
-            needed = [*run.nemo_rl.libraries["NeMo-RL"].names.get(YARN, needed)]
-        missing = [field for field in [*needed, "rope_theta"] if rope.get(field) is None]
-        refused = not run.megatron and run.nemo_rl.facts["DTensor refuses YaRN"]
+        of_yarn = run.nemo_rl.names["NeMo-RL"].get("fields of YaRN", ())
+        megatrons = of_yarn if kind == "yarn" and run.megatron else ()
+        needed = dict.fromkeys([*megatrons, *ROPES.get(kind, ()), "rope_theta"])
+        missing = " and ".join(field for field in needed if rope.get(field) is None)
+        said = missing and (
+            f"it replaces the checkpoint's, and {kind} needs {missing} too. Add what is missing."
+        )
         if kind not in ROPES:
-            near = did_you_mean(str(kind), [*ROPES])
-            yield error(f"{path}.rope_type", f"unknown rotary embedding {kind}{near}")
-        elif kind == "yarn" and refused:
-            yield error(
-                f"{path}.rope_type",
-                f"DTensor's trainer refuses YaRN. Train with `{CORE}.enabled: true`, or remove it.",
-            )
-        elif missing:
-            yield error(
-                path,
-                f"it replaces all of the checkpoint's, and {kind} needs "
-                f"{' and '.join(dict.fromkeys(missing))} too. Add what is missing.",
-            )
+            said = f"unknown rotary embedding {kind}{did_you_mean(str(kind), [*ROPES])}"
+        if kind == "yarn" and not run.megatron and run.nemo_rl.facts["DTensor refuses YaRN"]:
+            said = f"DTensor's trainer refuses YaRN. Set `{CORE}.enabled: true`, or remove it."
+        yield from errors((rope and said, f"{BOTH}.{key}", said))
 
 
 def trainer_alone(run: Planned) -> Iterator[Finding]:
     """What Megatron's model changes is a field of it, and the sampler has the same value."""
-    if not run.megatron:
-        return
-    known = run.nemo_rl.fields.get("Megatron Bridge", ())
-    changed = {f"{CORE}.{key}": key for key in _section(at(run.written, CORE)) if key in NETWORK}
-    for key in _section(run[TRAINERS]):
-        path = f"{TRAINERS}.{key}"
-        if f"{CORE}.{key}" in run.nemo_rl.schema or key in _section(run[CORE]):
-            yield error(path, f"NeMo-RL refuses it here. Set `{CORE}.{key}` instead.")
-        elif known and key not in known:
-            near = did_you_mean(key, known)
-            yield error(path, f"Megatron's models have no such field{near}. Correct the name.")
-        elif key in NETWORK:
-            changed[path] = key
-    for path, key in changed.items():
-        same = NETWORK[key]
-        theirs = {**run.checkpoint, **_section(run[BOTH])}.get(same)
-        if run[path] is None or run[path] == theirs:
-            continue
-        has = f" ({theirs})" if theirs is not None else ""
+    known = run.nemo_rl.fields["Megatron Bridge"]
+    written = [f"{CORE}.{key}" for key in NETWORK if at(run.written, f"{CORE}.{key}") is not None]
+    paths = [*written, *(f"{TRAINERS}.{key}" for key in run[TRAINERS] or {})]
+    for path in paths if run.megatron else ():
+        key = path.rpartition(".")[2]
+        inside = path.startswith(TRAINERS)
+        same = NETWORK.get(key)
+        theirs = {**run.checkpoint, **(run[BOTH] or {})}.get(str(same))
         cure = f"Set `{BOTH}.{same}`, which both read, or remove it" if same else "Remove it"
-        yield error(
-            path,
-            f"{run[path]} changes the trainer's network alone: the sampler keeps the checkpoint's"
-            f"{has}, so that their log-probs differ. {cure}.",
-        )
+        if inside and (f"{CORE}.{key}" in run.nemo_rl.schema or key in run[CORE]):
+            yield error(path, f"NeMo-RL refuses it here. Set `{CORE}.{key}` instead.")
+        elif inside and key not in known:
+            yield error(path, f"Megatron's models have no such field{did_you_mean(key, known)}")
+        elif same is not None and run[path] not in (None, theirs):
+            yield error(
+                path,
+                f"{run[path]} changes the trainer's network alone, and the sampler's has what the "
+                f"checkpoint has{f' ({theirs})' if theirs else ''}: log-probs differ. {cure}.",
+            )
+        elif key == "moe_aux_loss_coeff" and run[BALANCE] in (None, "none"):
+            yield warning(path, f"no effect with `{BALANCE}: none`, without this loss. Remove it.")
 
 
 def sampler_alone(run: Planned) -> Iterator[Finding]:
     """The sampler computes no other network than the trainer."""
-    given = _section(run[ENGINE]) if run["policy.generation.backend"] == "vllm" else {}
-    if given.get("hf_overrides") and given["hf_overrides"] != run[BOTH]:
-        yield error(
-            f"{ENGINE}.hf_overrides",
-            f"NeMo-RL puts `{BOTH}` in its place, so that the sampler is not another network than "
-            "the trainer. Set that, or remove this.",
-        )
-    for key in SAMPLERS:
-        if given.get(key):
-            yield error(
+    given = run[ENGINE] or {}
+    yield from errors(
+        *(
+            (
+                run["policy.generation.backend"] == "vllm"
+                and given.get(key) not in (None, run[BOTH]),
                 f"{ENGINE}.{key}",
-                "it changes the sampler's network alone, whose log-probs then differ from the "
-                "trainer's. Remove it.",
+                "it is for the sampler's network alone, which has to be the trainer's (NeMo-RL "
+                f"overwrites hf_overrides). Remove it, or set `{BOTH}` for both.",
             )
-
-
-def added_losses(run: Planned) -> Iterator[Finding]:
-    """A coefficient of Megatron's balancing loss is not without that loss."""
-    path = f"{TRAINERS}.moe_aux_loss_coeff"
-    if run.megatron and run[path] and run[BALANCE] in (None, "none"):
-        yield warning(
-            path,
-            f"no effect with `{BALANCE}: none`, which computes no such loss. Remove it.",
+            for key in SAMPLERS
         )
+    )
 
 
 def adapters(run: Planned) -> Iterator[Finding]:
     """A gradient reaches the adapters, and their scale is no multiple of the model."""
     path = f"{CORE}.peft" if run.megatron else "policy.dtensor_cfg.lora_cfg"
-    if not run[f"{path}.enabled"]:
-        return
-    start = f"{path}.lora_A_init_method"
-    if (
-        run.megatron
-        and run[start] == "zero"
-        and run[f"{path}.lora_B_init_method"] in (None, "zero")
-    ):
-        yield error(start, "A and B are both 0, so neither gets a gradient. Set it to xavier.")
-    scale = (run[f"{path}.alpha"] or 0) / (run[f"{path}.dim"] or 1)
-    if scale > LARGEST_SCALE:
-        yield warning(
+    scale = (run[f"{path}.alpha"] or 0) / (run[f"{path}.dim"] or 1) * bool(run[f"{path}.enabled"])
+    starts = [run[f"{path}.lora_{matrix}_init_method"] for matrix in "AB"]
+    yield from errors(
+        (
+            scale and starts in (["zero", None], ["zero", "zero"]),
+            f"{path}.lora_A_init_method",
+            "A and B are both 0, so neither gets a gradient. Set it to xavier.",
+        ),
+        (
+            scale > 64,  # the papers have 0.5 to 32
             f"{path}.alpha",
-            f"the adapters are multiplied by alpha / dim, which is {scale:g}, so that a step of "
-            "the usual learning rate destroys the model. Set e.g. twice `dim`.",
-        )
+            f"the adapters are multiplied by alpha / dim, which is {scale:g}: one step at the "
+            "usual learning rate destroys the model. Set e.g. twice `dim`.",
+        ),
+    )

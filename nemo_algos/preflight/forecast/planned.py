@@ -1,6 +1,6 @@
 """The config that a forecast is made of, and how the key is found that made an outcome so."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,6 +10,13 @@ from nemo_algos.config import Finding
 error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
+
+
+def errors(*cases: tuple[Any, str, str]) -> Iterator[Finding]:
+    """Of cases (whether it is wrong, the key, what is said) those that are wrong."""
+    for wrong, key, message in cases:
+        if wrong:
+            yield error(key, message)
 
 
 class Planned(Protocol):
@@ -35,8 +42,6 @@ class Planned(Protocol):
     def rollouts(self) -> int: ...
     @property
     def last_step(self) -> int: ...
-    @property
-    def layout(self) -> Any: ...
     @property
     def model(self) -> Any: ...
     @property

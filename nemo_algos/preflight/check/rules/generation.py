@@ -25,7 +25,6 @@ GIVEN = (
     "model", "pipeline_parallel_size", "seed", "served_model_name", "skip_tokenizer_init",
     "tensor_parallel_size", "trust_remote_code", "worker_extension_cls",
 )  # fmt: skip
-NO_ARGUMENT = {"sleep_level": "NeMo-RL chooses the level of vLLM's sleep itself. Remove it."}
 
 
 def engines(run: Preflight) -> Iterator[Finding]:
@@ -90,10 +89,6 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
             yield error(
                 f"{KWARGS}.{key}",
                 f"NeMo-RL gives vLLM this argument itself, and vLLM would be given it twice.{own}",
-            )
-        elif key in NO_ARGUMENT:
-            yield error(
-                f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
             )
         elif key not in run.nemo_rl.engine.arguments:
             engine = run.nemo_rl.engine
