@@ -28,6 +28,10 @@ CORE = "megatron.core.transformer"
 OF_LIBRARIES = {  # by their distribution and name
     ("megatron_core", "Megatron-Core"): {
         f"{MEGATRON}.attention_backend": f"{CORE}.enums:AttnBackend",
+        **{
+            f"{MEGATRON}.peft.lora_{matrix}_init_method": "megatron.bridge.peft.utils:init_method"
+            for matrix in "AB"
+        },
         f"{MEGATRON}.cuda_graph_modules": f"{CORE}.enums:CudaGraphModule",
         f"{MEGATRON}.recompute_modules": f"{CORE}.transformer_config:recompute_modules",
     },

@@ -23,7 +23,7 @@ def names(run: Planned) -> Iterator[Finding]:
                 known = [n for n in table if n in ONLY_OF_PARTS or not path.startswith(OF_PARTS)]
                 if known and name not in known and str(name).lower() not in known:
                     near = did_you_mean(str(name), known)
-                    yield say(path, f"{owner} has no {name} there{near}. Correct the name.")
+                    yield say(path, f"{owner} knows no such name: {name or 'null'}{near}.")
 
 
 def _looked_up(run: Planned, key: str) -> Iterator[tuple[str, Any]]:
@@ -66,7 +66,8 @@ def weights(run: Planned) -> Iterator[Finding]:
             f"NeMo-RL divides the weights by their sum ({sum(given):g}), and what has a negative "
             "share pays for what is wrong. Set all to 0 or more, and one above."
         )
-        yield from errors((given and min(*given, sum(given)) < 0, f"{path}.{FUNCTIONS}", said))
+        wrong = FUNCTIONS in section and min([*given, sum(given) or -1]) < 0
+        yield from errors((wrong, f"{path}.{FUNCTIONS}", said))
 
 
 def processors(run: Planned) -> Iterator[Finding]:

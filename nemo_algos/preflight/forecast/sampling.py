@@ -124,25 +124,31 @@ def variety(run: Planned) -> Iterator[Finding]:
 
 
 def engine(run: Planned) -> Iterator[Finding]:
-    """vLLM has memory for weights and cache, and generates many responses at a time."""
+    """The engine has a section, memory for weights and cache, and many responses at a time."""
     share = run[f"{GENERATION}.vllm_cfg.gpu_memory_utilization"] or 0
     few = run[f"{GENERATION}.vllm_kwargs.max_num_seqs"]
     each = run.rollouts // (run["cluster.num_nodes"] * run["cluster.gpus_per_node"])
     lacks = "weights and cache do" if share < 0.1 else "CUDA's own memory does"
+    vllm = run[f"{GENERATION}.backend"] == "vllm"
     cases = (
         (
-            not 0.1 <= share < 0.97,
+            not 0.1 <= share < 0.97 and vllm,
             "vllm_cfg.gpu_memory_utilization",
             f"at {share:.0%} of a GPU, {lacks} not fit. Set 0.5 to 0.9.",
         ),
         (
-            few and each > 64 * few,
+            few and each > 64 * few and vllm,
             "vllm_kwargs.max_num_seqs",
             f"an engine generates {each} responses or more, {few} at a time. Set e.g. 256.",
         ),
+        (
+            run[f"{GENERATION}.backend"] == "sglang" and not run[f"{GENERATION}.sglang_cfg"],
+            "backend",
+            "SGLang needs `policy.generation.sglang_cfg`, which is not set. Take it from NeMo-RL's "
+            "grpo_math_1B_sglang.yaml.",
+        ),
     )
-    vllm = run[f"{GENERATION}.backend"] == "vllm"
-    yield from (warning(f"{GENERATION}.{key}", said) for bad, key, said in cases if bad and vllm)
+    yield from (warning(f"{GENERATION}.{key}", said) for bad, key, said in cases if bad)
 
 
 def template(run: Planned) -> Iterator[Finding]:
@@ -152,7 +158,7 @@ def template(run: Planned) -> Iterator[Finding]:
     names = COMMON
     if text.lower() != "default":
         names, wrong = _read(run, text)
-        yield from errors((wrong, TEMPLATE, f"a prompt by it does not have the problem: {wrong}."))
+        yield from errors((wrong, TEMPLATE, f"prompts by it are not the bare problem: {wrong}."))
     for key in run[f"{TEMPLATE}_kwargs"] or {}:
         near = did_you_mean(key, names, 0.8) if key not in CALLED else ": NeMo-RL gives it itself"
         if key in CALLED or (key not in names and (names is not COMMON or "did you" in near)):
@@ -173,6 +179,6 @@ def _read(run: Planned, text: str) -> tuple[list[str], str]:
         names = sorted(meta.find_undeclared_variables(environment.parse(text)))
         made = environment.from_string(text).render(given)
     except (TemplateError, LookupError, TypeError, ValueError) as failure:
-        return COMMON, f"{failure}. Correct it"
-    said = "it prints no `content` of messages. Set it to default, or to a Jinja template that does"
-    return names, "" if PROBLEM in made else said
+        return COMMON, f"{str(failure).rstrip('.')}. Correct it"
+    said = "print each message's `content`, or set it to default"
+    return names, "" if PROBLEM in made and "'role'" not in made else said

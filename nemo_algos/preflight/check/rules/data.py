@@ -147,20 +147,28 @@ def validation(run: Preflight) -> Iterator[Finding]:
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
     )
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
-    if validates and not run["data.validation"] and not any(shares):
-        yield error(
+    samples = run["grpo.max_val_samples"]
+    batch = run["grpo.val_batch_size"]
+    yield from errors(
+        (
+            validates and not run["data.validation"] and not any(shares),
             "data.validation",
             "grpo is set to validate, but there is no validation data. Give it a data set as in "
             "`data.train`, or set `grpo.val_period: 0`.",
-        )
-    samples = run["grpo.max_val_samples"]
-    batch = run["grpo.val_batch_size"]
-    if samples is not None and 0 < samples < (batch or 0):
-        yield error(
+        ),
+        (
+            0 < (samples or 0) < (batch or 0),
             "grpo.val_batch_size",
             f"{batch} exceeds `grpo.max_val_samples: {samples}`. No batch would be validated, and "
             f"the score would be 0. Set it to {samples} or less.",
-        )
+        ),
+        (
+            validates and samples is None and not uses_gym(run["env"]) and not run.controlled,
+            "grpo.max_val_samples",
+            f"without NeMo Gym it must be a number: null stops the first validation. Set it to a "
+            f"multiple of {batch}.",
+        ),
+    )
 
 
 def gym(run: Preflight) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from nemo_algos.preflight.check.rule import (
     Preflight,
     divisors,
     error,
+    errors,
     near,
     warning,
 )
@@ -34,20 +35,25 @@ def engines(run: Preflight) -> Iterator[Finding]:
     a = run.layout
     m = run.model
     tensor = a.generation_tensor
-    if a.generation_gpus % (tensor * a.generation_pipeline):
-        yield error(
+    yield from errors(
+        (
+            a.generation_gpus % (tensor * a.generation_pipeline),
             TENSOR,
             f"TP {tensor} x PP {a.generation_pipeline} does not divide the number of "
             f"generation GPUs ({a.generation_gpus}). {_tensors(run)}",
-        )
+        ),
+        (
+            a.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"],
+            f"{VLLM}.async_engine",
+            "pipeline parallelism needs it. Set it to true.",
+        ),
+    )
     if m and not splits_heads(m, tensor):
         yield error(
             TENSOR,
             f"the model's {m.attention.heads} attention heads and {m.attention.groups} key-value "
             f"heads do not divide over {tensor} ranks. {_tensors(run)}",
         )
-    if a.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it. Set it to true.")
     path = f"{VLLM}.expert_parallel_size"
     parts = run[path] or 1
     if parts > 1 and parts % tensor:
@@ -101,16 +107,21 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
     """What asynchronous GRPO asserts."""
     if not run["grpo.async_grpo.enabled"]:
         return
-    if run.vllm and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it. Set it to true.")
     never = run.nemo_rl.facts["asynchronous GRPO needs GPUs of its own"]
     apart = never or run[f"{GENERATION}.backend"] != "megatron"
-    if run.layout.colocated and apart:
-        yield error(
+    yield from errors(
+        (
+            run.vllm and not run[f"{VLLM}.async_engine"],
+            f"{VLLM}.async_engine",
+            "asynchronous GRPO needs it. Set it to true.",
+        ),
+        (
+            run.layout.colocated and apart,
             f"{GENERATION}.colocated.enabled",
             "asynchronous GRPO generates on separate GPUs. Set it to false, and set "
             "`colocated.resources`.",
-        )
+        ),
+    )
 
 
 def precision(run: Preflight) -> Iterator[Finding]:
