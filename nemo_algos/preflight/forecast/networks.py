@@ -164,16 +164,14 @@ def adapters(run: Planned) -> Iterator[Finding]:
     path = f"{CORE}.peft" if run.megatron else "policy.dtensor_cfg.lora_cfg"
     scale = (run[f"{path}.alpha"] or 0) / (run[f"{path}.dim"] or 1) * bool(run[f"{path}.enabled"])
     starts = [run[f"{path}.lora_{matrix}_init_method"] for matrix in "AB"]
-    yield from errors(
-        (
-            scale and starts in (["zero", None], ["zero", "zero"]),
+    if scale and starts in (["zero", None], ["zero", "zero"]):
+        yield error(
             f"{path}.lora_A_init_method",
             "A and B are both 0, so neither gets a gradient. Set it to xavier.",
-        ),
-        (
-            scale > 64,  # the papers have 0.5 to 32
+        )
+    elif scale > 64:  # the papers have 0.5 to 32
+        yield warning(
             f"{path}.alpha",
             f"the adapters are multiplied by alpha / dim, which is {scale:g}: one step at the "
             "usual learning rate destroys the model. Set e.g. twice `dim`.",
-        ),
-    )
+        )

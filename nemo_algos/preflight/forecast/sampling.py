@@ -56,20 +56,23 @@ def prompts(run: Planned) -> Iterator[Finding]:
         except (LookupError, ValueError):  # of other braces
             made = ""
         needed = len(text) // 4 + 48  # tokens of a chat template and of a short problem
-        yield from errors(
+        cases = (
             (
+                error,
                 PROBLEM not in made,
                 run.written_at(where, "prompt_file"),
                 f"NeMo-RL puts the problem in place of {{}}, which {name} does not have once. "
                 "Write {} there, and other braces twice, or name it as `system_prompt_file`.",
             ),
             (
+                warning,
                 longest < needed,
                 key,
                 f"NeMo-RL cuts prompts of {longest} tokens to 4, and does not train on them. With "
                 f"the chat template a short problem has about {needed}. Set e.g. 512.",
             ),
         )
+        yield from (say(path, said) for say, wrong, path, said in cases if wrong)
 
 
 def answers(run: Planned) -> Iterator[Finding]:
@@ -99,8 +102,6 @@ def variety(run: Planned) -> Iterator[Finding]:
     own = {} if run["env.should_use_nemo_gym"] else run[GENERATION] or {}
     others = [key for key in given if own.get(f"val_{key}", given[key]) != given[key]]
     alike = "all responses to a prompt are the same, so nothing is learned. Set it to"
-    papers = "but the papers train at 1.0, where samples come from the policy itself"
-    gyms = "only NeMo-Gym supports separate sampling settings for validation"
     cases = (
         (error, heat == 0, "temperature", f"at 0 {alike} 1.0."),
         (error, top_k == 1, "top_k", f"at 1 {alike} null."),
@@ -116,9 +117,19 @@ def variety(run: Planned) -> Iterator[Finding]:
             note,
             heat not in (None, 0, 1),
             "temperature",
-            f"it is {heat}, {papers}. Set it to 1.0 to do the same.",
+            f"it is {heat}, but the papers train at 1.0, where samples come from the policy "
+            "itself. Set it to 1.0 to do the same.",
         ),
-        *((error, True, f"val_{k}", f"{gyms}. Set it to the value of `{k}`.") for k in others),
+        *(
+            (
+                error,
+                True,
+                f"val_{key}",
+                "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
+                f"value of `{key}`.",
+            )
+            for key in others
+        ),
     )
     yield from (say(f"{GENERATION}.{key}", said) for say, wrong, key, said in cases if wrong)
 
