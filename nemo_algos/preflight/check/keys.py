@@ -14,7 +14,10 @@ from nemo_algos.preflight.check.rules.fp8 import POW2
 
 # read by NeMo-RL's workers, and in neither its example config nor its types
 OF_VLLM = (*POW2, "quantization_ignored_layer_kws", "enable_prefix_caching")
-UNDECLARED = {f"{VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
+UNDECLARED = {f"{VLLM}.{key}" for key in OF_VLLM} | {
+    "policy.sequence_packing.fuse_loss",
+    "policy.megatron_cfg.layernorm_epsilon",
+}
 
 SPLITS = ("train", "validation", "default")
 

@@ -82,6 +82,16 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     return _built(json.dumps(changed), name)
 
 
+def config_of(name: str) -> Mapping[str, Any]:
+    """What is known of a model's config.json, by a name as `model` takes; empty of another one."""
+    path = os.path.join(name, FILE) if os.path.isdir(name) else _cached(name)
+    try:
+        values = json.loads(Path(path).read_text()) if os.path.isfile(path) else configs()[name]
+        return values if isinstance(values, dict) else {}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
 def _cached(name: str) -> str:
     """The path of a model's config.json in the hub's cache; it need not be there."""
     folder = hub() / f"models--{name.replace('/', '--')}"

@@ -10,9 +10,10 @@ import json
 import lzma
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from nemo_algos.preflight.check.annotations import Schema, Section, fields, module, parsed, schemas
+from nemo_algos.preflight.check.registries import TABLES, listed
 
 GRPO = "nemo_rl.algorithms.grpo"
 CONTROLLER = "nemo_rl.algorithms.single_controller"
@@ -67,6 +69,10 @@ CODE = {
         "nemo_rl.models.generation.vllm.quantization.fp8:init_fp8",
         "bf16_params.append(_get_params_in_layers(param_names, layers))",
     ),
+    "DTensor refuses YaRN": (
+        "nemo_rl.models.automodel.setup:validate_and_prepare_config",
+        'assert rope_scaling.get("rope_type") != "yarn"',
+    ),
     "powers of two stop the engine": (
         "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
         "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
@@ -96,8 +102,10 @@ class Release:
     name: for people; schema: the JSON schema of each typed key, by path; configs: those below
     examples by name, interpolations as written (shipped: of those that are not for GRPO the
     names of their sections); environments: the keys of each environment's section; data_set_keys:
-    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; root: the
-    checkout, None of the shipped one.
+    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; names: those
+    that NeMo-RL and (shipped) its libraries look up, by key; prompts: its files by name;
+    fields: shipped ones of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`;
+    root: the checkout, None of the shipped one.
     """
 
     name: str
@@ -107,6 +115,9 @@ class Release:
     data_set_keys: frozenset[str]
     facts: Mapping[str, bool]
     engine: Engine
+    names: Mapping[str, Mapping[str, Sequence[str]]]
+    prompts: Mapping[str, str]
+    fields: Mapping[str, list[str]]
     root: Path | None = None
     trees: dict[str, DictConfig] = field(default_factory=dict)
 
@@ -197,6 +208,12 @@ def read(root: Path) -> Release:
         data_set_keys=frozenset(_data_set_keys(root)),
         facts=_Lazy(FACTS, lambda fact: _holds(root, fact)),
         engine=_engine(root),
+        names={
+            **shipped().names,
+            "NeMo-RL": {key: listed(root, where) for key, where in TABLES.items()},
+        },
+        prompts={f.name: f.read_text("utf-8") for f in (root / "examples/prompts").glob("*.txt")},
+        fields=shipped().fields,
         root=root,
     )
 
@@ -216,11 +233,8 @@ def _engine(root: Path) -> Engine:
 
 def engine_arguments(vllm: Path) -> frozenset[str]:
     """The arguments of the engine of a vLLM package, read as text; none where there is no file."""
-    tree = ast.parse(_text(vllm / "engine" / "arg_utils.py"))
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    fields = [line for one in classes if one.name in ENGINE_TYPES for line in one.body]
-    named = (line.target for line in fields if isinstance(line, ast.AnnAssign))
-    return frozenset(target.id for target in named if isinstance(target, ast.Name))
+    both = (listed(vllm.parent, f"vllm.engine.arg_utils:{kind}") for kind in ENGINE_TYPES)
+    return frozenset(chain(*both))
 
 
 def _name(root: Path) -> str:

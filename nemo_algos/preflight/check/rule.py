@@ -3,9 +3,9 @@
 tests/preflight/check/sources.txt says why.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import isqrt
 from typing import Any, Protocol, TypeVar
 
@@ -13,24 +13,17 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards.weighted import Reward
+from nemo_algos.preflight.check.known_models import config_of
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release
-from nemo_algos.preflight.check.training_rows import last_step
+from nemo_algos.preflight.check.training_rows import datasets, last_step
+from nemo_algos.preflight.forecast.planned import error, errors, note, warning
 
-error = Finding
-warning = partial(Finding, severity="warning")
-note = partial(Finding, severity="note")
+__all__ = ["error", "errors", "note", "warning"]  # which rules take from here
 T = TypeVar("T")
 SHOWN = 3  # numbers of which a message gives the choice
 Rule = Callable[[Any], Iterator[Finding]]
 CORRECTION = "loss_fn.use_importance_sampling_correction"
-
-
-def errors(*cases: tuple[Any, str, str]) -> Iterator[Finding]:
-    """Of cases (whether it is wrong, the key, what is said) those that are wrong."""
-    for wrong, key, message in cases:
-        if wrong:
-            yield error(key, message)
 
 
 def divisors(number: int) -> list[int]:
@@ -120,6 +113,21 @@ class Preflight(Run):
     def last_step(self) -> int:
         """The step that ends the run, as far as its rows are known here."""
         return last_step(self)
+
+    @property
+    def checkpoint(self) -> Mapping[str, Any]:
+        """What is known of the model's config.json."""
+        return config_of(str(self["policy.model_name"]))
+
+    @property
+    def data_sets(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each data set's path and keys, the defaults filled in."""
+        return datasets(self)
+
+    def written_at(self, path: str, key: str) -> str:
+        """The path of a data set's key, which may be among the defaults."""
+        section = self[path]  # of several the keys are not told apart
+        return f"{path if isinstance(section, list) or key in section else 'data.default'}.{key}"
 
     @property
     def corrected(self) -> bool:

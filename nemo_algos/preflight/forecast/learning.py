@@ -46,7 +46,15 @@ def schedule(run: Planned) -> Iterator[Finding]:
         yield from _warm_up_ends(run)
         beyond = max(rates) > 1.1 * (run[given] or 0.0)
         yield from _size(run, rates, where if beyond else given)
-        if run.last_step < ENDLESS:
+        cut = _cut_ramp(rates)
+        if cut:
+            yield warning(
+                where,
+                f"the learning rate rises slowly to {rates[cut - 1]:.3g} and then jumps to "
+                f"{rates[cut]:.3g} at step {cut + 1}: the next schedule begins before this one "
+                "ends. Set the milestone to its total_iters.",
+            )
+        elif run.last_step < ENDLESS:
             yield from _course(run, rates, where)
 
 
@@ -88,15 +96,6 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
             _warm_up(run, where),
             f"the run ends before its warm-up of the rate does: of {asked:g} it reaches {peak:g} "
             f"in {steps} steps. Shorten the warm-up.",
-        )
-        return
-    cut = _cut_ramp(rates)
-    if cut:
-        yield warning(
-            where,
-            f"the learning rate rises slowly to {rates[cut - 1]:.3g} and then jumps to "
-            f"{rates[cut]:.3g} at step {cut + 1}: the next schedule begins before this one ends. "
-            "Set the milestone to its total_iters.",
         )
         return
     swings = falls(rates) - 1

@@ -1,6 +1,6 @@
 """The config that a forecast is made of, and how the key is found that made an outcome so."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,11 +14,20 @@ TRIAL = 20  # steps up to which a run tries whether it runs
 ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 
 
+def errors(*cases: tuple[Any, str, str]) -> Iterator[Finding]:
+    """Of cases (whether it is wrong, the key, what is said) those that are wrong."""
+    for wrong, key, message in cases:
+        if wrong:
+            yield error(key, message)
+
+
 class Planned(Protocol):
     """A composed config as it would train: `run["grpo.max_num_steps"]`, None where it has no key.
 
     written: the user's own keys. algorithm: None where it is unknown. nemo_rl: what is known of
     the NeMo-RL that will run. last_step: the step that ends the run, as far as is known here.
+    model: the facts of the model, and checkpoint its config.json, as far as they are known here.
+    data_sets: of each the section's path and its keys, the defaults filled in.
     """
 
     @property
@@ -35,6 +44,13 @@ class Planned(Protocol):
     def rollouts(self) -> int: ...
     @property
     def last_step(self) -> int: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def checkpoint(self) -> Mapping[str, Any]: ...
+    @property
+    def data_sets(self) -> list[tuple[str, dict[str, Any]]]: ...
+    def written_at(self, path: str, key: str) -> str: ...
     def __getitem__(self, path: str) -> Any: ...
 
 

@@ -12,8 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, repository_folder, set_at
 from nemo_algos.engines.nemo.worker_env import ROOT
+from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.check.rule import warning
-from nemo_algos.preflight.check.rules.data import FILES, PROMPTS
+from nemo_algos.preflight.check.rules.data import FILES
 
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
 LONGEST = 60 * (2**32 - 3)  # seconds: Slurm counts minutes in 32 bits, of which two have a meaning
@@ -161,7 +162,7 @@ def _found(value: Any) -> Any:
 def _is_here(name: str) -> bool:
     """A file or a model's folder; not a prompt of NeMo-RL, which the job finds in its root."""
     path = Path(name)
-    own = path.parent.as_posix() == "examples/prompts" and path.name in PROMPTS
+    own = path.parent.as_posix() == "examples/prompts" and path.name in shipped().prompts
     known = path.suffix in FILES or name.startswith(("./", "../"))
     return not own and (known or os.path.isfile(f"{name}/config.json")) and os.path.exists(name)
 

@@ -11,6 +11,7 @@ from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.annotations import schemas
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.keys import unknown_keys
+from nemo_algos.preflight.check.registries import listed
 from nemo_algos.preflight.check.release import FACTS, READS, find, shipped
 
 TYPES = """
@@ -251,3 +252,62 @@ def test_an_engines_arguments_are_those_of_the_environment_that_generates(tmp_pa
     key = "policy.generation.vllm_kwargs.max_num_seqs"
     judged = check("nemo_rl.yaml", [f"{key}=8"], release.read(root))
     assert [f.severity for f in judged if f.path == key] == ["error"]
+
+
+TABLES = """
+PLAIN = {"a": 1, "b": 2}
+CAST: Dict[str, Callable[[int], int]] = cast(Dict[str, int], {"c": f, "d": g})
+TUPLE = ("e", "f")
+class Packing(enum.Enum):
+    FIRST = "1"
+    SECOND = "2"
+class Arguments:
+    model: str = "x"
+    WORKERS = {"g": A}
+def made(cfg, recompute):
+    dtypes = {"h": 1}
+    if cfg.name == "i":
+        pass
+    elif cfg.get("name") == "j":
+        pass
+    if recompute:
+        allowed = {"k", "l"}
+        wrong = set(cfg.modules) - allowed
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("PLAIN", "ab"),
+        ("CAST", "cd"),
+        ("TUPLE", "ef"),
+        ("Packing", ["first", "second"]),
+        ("Arguments", ["workers", "model"]),
+        ("WORKERS", "g"),
+        ("dtypes", "h"),
+        ("name", "ij"),
+        ("modules", "kl"),
+        ("absent", ""),
+    ],
+)
+def test_a_table_of_names_is_read_as_text(tmp_path, name, names):
+    (tmp_path / "tables.py").write_text(TABLES)
+    assert sorted(listed(tmp_path, f"tables:{name}")) == sorted(names)
+    assert listed(tmp_path, "no.such:module") == ()
+
+
+def test_a_checkout_has_names_of_its_own(tmp_path):
+    """Those of its libraries are the shipped ones."""
+    releases.write(tmp_path)
+    file = tmp_path / "nemo_rl" / "data" / "processors.py"
+    file.write_text('PROCESSOR_REGISTRY = {"mine": f}')
+    mine = release.read(tmp_path)
+    assert mine.names["NeMo-RL"]["processor"] == ("mine",)
+    (said,) = check("nemo_rl.yaml", [], mine)[:1]
+    assert (said.path, said.severity) == ("data.default.processor", "error")
+    assert "mine" in said.message
+    libraries = [name for name in mine.names if name != "NeMo-RL"]
+    assert {name.rpartition(" ")[0] for name in libraries} == {
+        "Megatron-Core", "NeMo Automodel", "vLLM",
+    }  # fmt: skip

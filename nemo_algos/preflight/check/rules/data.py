@@ -15,26 +15,15 @@ from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.training_rows import datasets
+from nemo_algos.preflight.forecast.sampling import asked
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
 OF_PARTS = "math_multi_reward"  # its rewards are of tags: <think>, <answer>
 MATH = ("math", "math_default", OF_PARTS)
 VERIFIERS = {"hf_math_verify": "boxed", "dapo_math_verify": "Answer:"}  # what they look for
-TYPES = ("math", "english_multichoice", "multilingual_multichoice")
-# what NeMo-RL's own prompts (examples/prompts) and datasets ask for
-PROMPTS = {
-    "cot.txt": "boxed",
-    "math.txt": "boxed",
-    "geo3k.txt": "<answer>",
-    "gpqa.txt": "Answer:",
-    "gsm8k.txt": "<answer>",
-    "mmlu.txt": "Answer:",
-    "mmlu_pro.txt": "Answer:",
-}
 # keys that NeMo-RL's types of `data` have for SFT, and those of a data set for DPO
 OF_SFT = ("add_bos", "add_eos", "add_generation_prompt", "add_system_prompt")
 OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
-DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
 PROCESSOR = "nemo_gym_data_processor"  # the one that gives rows of Gym
 CONFIGS = f"{GYM}.config_paths"
 MODEL = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
@@ -67,7 +56,7 @@ def environments(run: Preflight) -> Iterator[Finding]:
         name = data.get("env_name")
         if name is not None and name not in known:
             yield error(
-                f"{path}.env_name",
+                run.written_at(path, "env_name"),
                 f"env has no section {name}{did_you_mean(str(name), known)}. Name another "
                 "environment, or add it.",
             )
@@ -99,54 +88,27 @@ def images(run: Preflight) -> Iterator[Finding]:
 
 
 def verifiers(run: Preflight) -> Iterator[Finding]:
-    """A verifier is known, and the prompt asks for the format that it reads: else all score 0."""
-    for name in MATH:
-        impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
-        known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
-        if impl is not None and impl not in known:
-            yield error(
-                f"env.{name}.math_verify_impl",
-                f"unknown verifier {impl}{did_you_mean(str(impl), known)}. NeMo-RL would score "
-                "every response 0. Correct the name.",
-            )
-        if kind is not None and kind not in TYPES:
-            yield error(
-                f"env.{name}.verifier_type",
-                f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}. Correct the name.",
-            )
+    """The prompt asks for the format that the verifier reads: else all score 0."""
     for path, data in datasets(run):
         env = f"env.{data.get('env_name')}"
-        asked = _asked(data)
-        if environment(run, data) not in MATH or asked is None:
+        found = asked(run, data)
+        if environment(run, data) not in MATH or found is None:
             continue
         choice = run[f"{env}.verifier_type"] not in (None, "math")
         key = "verifier_type" if choice else "math_verify_impl"
         wanted = "Answer:" if choice else VERIFIERS.get(run[f"{env}.math_verify_impl"], "boxed")
         wanted = "<answer>" if data.get("env_name") == OF_PARTS else wanted
-        if wanted not in asked:
-            form = " and ".join(asked) or "no answer format"
+        if wanted not in found:
+            form = " and ".join(found) or "no answer format"
             what = f"the verifier reads `{wanted}`, but the prompts of {path} ask for {form}"
             say = error if wanted == "Answer:" else warning
-            fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
+            fitting = next((name for name, form in VERIFIERS.items() if form in found), None)
             cure = f"Set it to {fitting}" if fitting and not choice else "Change it"
             cure = "Change" if wanted == "<answer>" else f"{cure}, or change"
             yield say(
                 f"{env}.{key}",
                 f"{what}. Responses in that format score 0. {cure} `data.default.prompt_file`.",
             )
-
-
-def _asked(data: Mapping[str, Any]) -> list[str] | None:
-    """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
-    asked = [DATASETS[data["dataset_name"]]] if data.get("dataset_name") in DATASETS else []
-    for name in filter(None, (data.get(k) for k in ("prompt_file", "system_prompt_file"))):
-        path = Path(str(name))
-        here = os.path.isfile(str(name))
-        if not here and path.name not in PROMPTS:
-            return None
-        text = path.read_text(errors="replace") if here else PROMPTS[path.name]
-        asked += [form for form in ("boxed", "Answer:", "<answer>") if form in text]
-    return asked
 
 
 def unread_keys(run: Preflight) -> Iterator[Finding]:
@@ -169,12 +131,12 @@ def files(run: Preflight) -> Iterator[Finding]:
     for path, data in datasets(run):
         for key in ("data_path", "prompt_file", "system_prompt_file"):
             name = Path(str(data.get(key) or "."))
-            own = name.parent.as_posix() == "examples/prompts" and name.name in PROMPTS
+            theirs = name.parent.as_posix() == "examples/prompts"
+            own = theirs and name.name in run.nemo_rl.prompts
             if name.suffix in FILES and not own and not os.path.exists(name):
-                where = path if key in (run[path] or {}) else "data.default"
-                say = warning if name.is_absolute() else note
+                say = warning if theirs or name.is_absolute() else note
                 yield say(
-                    f"{where}.{key}",
+                    run.written_at(path, key),
                     f"file {name} not found on this machine. Correct the path, or create the file.",
                 )
 
@@ -185,20 +147,28 @@ def validation(run: Preflight) -> Iterator[Finding]:
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
     )
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
-    if validates and not run["data.validation"] and not any(shares):
-        yield error(
+    samples = run["grpo.max_val_samples"]
+    batch = run["grpo.val_batch_size"]
+    yield from errors(
+        (
+            validates and not run["data.validation"] and not any(shares),
             "data.validation",
             "grpo is set to validate, but there is no validation data. Give it a data set as in "
             "`data.train`, or set `grpo.val_period: 0`.",
-        )
-    samples = run["grpo.max_val_samples"]
-    batch = run["grpo.val_batch_size"]
-    if samples is not None and 0 < samples < (batch or 0):
-        yield error(
+        ),
+        (
+            0 < (samples or 0) < (batch or 0),
             "grpo.val_batch_size",
             f"{batch} exceeds `grpo.max_val_samples: {samples}`. No batch would be validated, and "
             f"the score would be 0. Set it to {samples} or less.",
-        )
+        ),
+        (
+            validates and samples is None and not uses_gym(run["env"]) and not run.controlled,
+            "grpo.max_val_samples",
+            f"without NeMo Gym it must be a number: null stops the first validation. Set it to a "
+            f"multiple of {batch}.",
+        ),
+    )
 
 
 def gym(run: Preflight) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from nemo_algos.preflight.check.rule import (
     Preflight,
     divisors,
     error,
+    errors,
     near,
-    note,
     warning,
 )
 
@@ -26,7 +26,6 @@ GIVEN = (
     "model", "pipeline_parallel_size", "seed", "served_model_name", "skip_tokenizer_init",
     "tensor_parallel_size", "trust_remote_code", "worker_extension_cls",
 )  # fmt: skip
-NO_ARGUMENT = {"sleep_level": "NeMo-RL chooses the level of vLLM's sleep itself. Remove it."}
 
 
 def engines(run: Preflight) -> Iterator[Finding]:
@@ -36,20 +35,25 @@ def engines(run: Preflight) -> Iterator[Finding]:
     a = run.layout
     m = run.model
     tensor = a.generation_tensor
-    if a.generation_gpus % (tensor * a.generation_pipeline):
-        yield error(
+    yield from errors(
+        (
+            a.generation_gpus % (tensor * a.generation_pipeline),
             TENSOR,
             f"TP {tensor} x PP {a.generation_pipeline} does not divide the number of "
             f"generation GPUs ({a.generation_gpus}). {_tensors(run)}",
-        )
+        ),
+        (
+            a.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"],
+            f"{VLLM}.async_engine",
+            "pipeline parallelism needs it. Set it to true.",
+        ),
+    )
     if m and not splits_heads(m, tensor):
         yield error(
             TENSOR,
             f"the model's {m.attention.heads} attention heads and {m.attention.groups} key-value "
             f"heads do not divide over {tensor} ranks. {_tensors(run)}",
         )
-    if a.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it. Set it to true.")
     path = f"{VLLM}.expert_parallel_size"
     parts = run[path] or 1
     if parts > 1 and parts % tensor:
@@ -92,10 +96,6 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
                 f"{KWARGS}.{key}",
                 f"NeMo-RL gives vLLM this argument itself, and vLLM would be given it twice.{own}",
             )
-        elif key in NO_ARGUMENT:
-            yield error(
-                f"{KWARGS}.{key}", f"vLLM's engine does not have this argument. {NO_ARGUMENT[key]}"
-            )
         elif key not in run.nemo_rl.engine.arguments:
             engine = run.nemo_rl.engine
             told = error if engine.installed else warning
@@ -103,55 +103,25 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
             yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{near}")
 
 
-def sampling(run: Preflight) -> Iterator[Finding]:
-    """Responses to a prompt differ, end where they are over, and are sampled as in validation."""
-    top_k = run[f"{GENERATION}.top_k"]
-    if top_k is not None and top_k != -1 and top_k < 1:
-        yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
-    if run[f"{GENERATION}.temperature"] == 0:
-        yield error(
-            f"{GENERATION}.temperature",
-            "at 0 all responses to a prompt are the same, so nothing is learned. Set it to 1.0.",
-        )
-    blank = [text for text in run[f"{GENERATION}.stop_strings"] or [] if not str(text).strip()]
-    if blank:
-        yield warning(
-            f"{GENERATION}.stop_strings",
-            f"{blank[0]!r} ends a response at its first line or blank, mostly before its answer. "
-            "Remove it, unless an answer is one line.",
-        )
-    for key in ("temperature", "top_p", "top_k"):
-        path = f"{GENERATION}.val_{key}"
-        named = f"val_{key}" in (run[GENERATION] or {}) and not run["env.should_use_nemo_gym"]
-        if named and run[path] != run[f"{GENERATION}.{key}"]:
-            yield error(
-                path,
-                "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
-                f"value of `{key}`.",
-            )
-    path = f"{GENERATION}.temperature"
-    if run[path] not in (None, 0, 1):
-        yield note(
-            path,
-            f"it is {run[path]:g}, but the papers train at 1.0, where samples come from the "
-            "policy itself. Set it to 1.0 to do the same.",
-        )
-
-
 def asynchronous(run: Preflight) -> Iterator[Finding]:
     """What asynchronous GRPO asserts."""
     if not run["grpo.async_grpo.enabled"]:
         return
-    if run.vllm and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it. Set it to true.")
     never = run.nemo_rl.facts["asynchronous GRPO needs GPUs of its own"]
     apart = never or run[f"{GENERATION}.backend"] != "megatron"
-    if run.layout.colocated and apart:
-        yield error(
+    yield from errors(
+        (
+            run.vllm and not run[f"{VLLM}.async_engine"],
+            f"{VLLM}.async_engine",
+            "asynchronous GRPO needs it. Set it to true.",
+        ),
+        (
+            run.layout.colocated and apart,
             f"{GENERATION}.colocated.enabled",
             "asynchronous GRPO generates on separate GPUs. Set it to false, and set "
             "`colocated.resources`.",
-        )
+        ),
+    )
 
 
 def precision(run: Preflight) -> Iterator[Finding]:

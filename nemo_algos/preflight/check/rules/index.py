@@ -24,11 +24,12 @@ from nemo_algos.preflight.check.rules import (
     training,
 )
 from nemo_algos.preflight.forecast import batch as forecast_batch
-from nemo_algos.preflight.forecast import learning, rewards, timeline
+from nemo_algos.preflight.forecast import learning, names, networks, rewards, sampling, timeline
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run, forecast_batch, learning, rewards, timeline,
+    method, data, rows, run, forecast_batch, learning, rewards, timeline, networks,
+    names, sampling,
 )  # fmt: skip
 
 

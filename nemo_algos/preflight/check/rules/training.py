@@ -51,15 +51,9 @@ def fused_logprobs(run: Preflight) -> Iterator[Finding]:
 def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     """Megatron's optimizer knows the precision of training, and the share that it offloads."""
     precision = run["policy.precision"]
-    known = ("bfloat16", "float16", "float32")
     bf16 = run[f"{OPTIMIZER}.bf16"]
     share = run[f"{OPTIMIZER}.optimizer_offload_fraction"] or 0
     yield from errors(
-        (
-            precision not in known,
-            "policy.precision",
-            f"must be one of {', '.join(known)}, got {precision!r}",
-        ),
         (
             run.megatron
             and precision == "bfloat16"

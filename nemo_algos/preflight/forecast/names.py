@@ -1,0 +1,93 @@
+"""Names that NeMo-RL and its libraries look up on the booked nodes, and rows that fit them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.forecast.planned import Planned, error, errors, warning
+
+OF_PARTS = "env.math_multi_reward."
+ONLY_OF_PARTS = ("math", "hf_math_verify")  # what that environment knows of the others' names
+NEEDED = ("verifier_type", "math_verify_impl")  # where null stands for no default
+FUNCTIONS = "reward_functions"
+OWN_ROWS = ("ResponseDataset", "general-conversation-jsonl", "openai_format", "arrow_text")
+PICTURED = {"image", "audio", "video"}
+
+
+def names(run: Planned) -> Iterator[Finding]:
+    """A name is in the table of the code that looks it up."""
+    for owner, tables in run.nemo_rl.names.items():
+        say = error if owner == "NeMo-RL" and run.nemo_rl.root else warning
+        for key, table in tables.items():
+            for path, name in _looked_up(run, key):
+                known = [n for n in table if n in ONLY_OF_PARTS or not path.startswith(OF_PARTS)]
+                if known and name not in known and str(name).lower() not in known:
+                    near = did_you_mean(str(name), known)
+                    yield say(path, f"{owner} knows no such name: {name or 'null'}{near}.")
+
+
+def _looked_up(run: Planned, key: str) -> Iterator[tuple[str, Any]]:
+    """The paths and names of a table's key that the run looks up."""
+    unread = {
+        "policy.megatron_cfg.": not run.megatron,
+        "policy.generation.vllm": run["policy.generation.backend"] != "vllm",
+        "policy.sequence_packing.": not run["policy.sequence_packing.enabled"],
+        "checkpointing.": run.megatron or not run["checkpointing.enabled"],
+    }
+    if any(off and key.startswith(section) for section, off in unread.items()):
+        return
+    found = run[key] if "." in key else None
+    yield from ((key, n) for n in (found if isinstance(found, list) else [found]) if n is not None)
+    for path, data in run.data_sets:
+        name = str(data.get(key, "."))  # with a dot a class of one's own
+        if key == "processor" or "." not in name or name in run.nemo_rl.fields:
+            yield run.written_at(path, key), data.get(key)
+    for path, section in _environments(run):
+        if key == FUNCTIONS:
+            yield from ((f"{path}.{key}", one.get("name")) for one in _functions(section))
+        if key in NEEDED and key in section:
+            yield f"{path}.{key}", section[key]
+
+
+def _environments(run: Planned) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    found = {f"env.{name}": section for name, section in (run["env"] or {}).items()}
+    yield from ((path, one) for path, one in found.items() if isinstance(one, Mapping))
+
+
+def _functions(section: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in section.get(FUNCTIONS) or [] if isinstance(one, Mapping)]
+
+
+def weights(run: Planned) -> Iterator[Finding]:
+    """No reward function of a mixture punishes what it finds right."""
+    for path, section in _environments(run):
+        given = [one.get("weight") or 0 for one in _functions(section)]
+        said = (
+            f"NeMo-RL divides the weights by their sum ({sum(given):g}), and what has a negative "
+            "share pays for what is wrong. Set all to 0 or more, and one above."
+        )
+        wrong = FUNCTIONS in section and min([*given, sum(given) or -1]) < 0
+        yield from errors((wrong, f"{path}.{FUNCTIONS}", said))
+
+
+def processors(run: Planned) -> Iterator[Finding]:
+    """A data set's rows have what its processor reads, which gives what they are graded by."""
+    for path, data in run.data_sets:
+        name, processor = data.get("dataset_name"), str(data.get("processor"))
+        columns = set(run.nemo_rl.fields.get(f"data set {name}", ()))
+        reads = set(run.nemo_rl.fields.get(f"processor {processor}", ()))
+        pictured = bool(PICTURED & columns)
+        if "messages" not in columns or not reads or "gym" in processor:
+            continue
+        said = f"rows of {name} are of {'images or sounds' if pictured else 'text'}"
+        if "messages" not in reads:
+            said = f"rows of {name} have no {' or '.join(sorted(reads - columns))}"
+        if "ground_truth" not in reads:
+            said = "it gives no answer to compare with"
+        wrong = pictured != ("image" in reads) and name not in OWN_ROWS
+        usual = f"{'vlm' if pictured else 'math'}_hf_data_processor"
+        if wrong or not {"messages", "ground_truth"} <= reads:
+            yield error(
+                run.written_at(path, "processor"),
+                f"{processor} does not fit: {said}. Set it to {usual}.",
+            )

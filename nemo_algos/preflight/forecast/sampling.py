@@ -1,0 +1,195 @@
+"""Whether a response of the configured kind can come about: its prompt, its end, its variety."""
+
+import re
+from collections.abc import Iterator, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.forecast.planned import Planned, error, errors, note, warning
+from nemo_algos.preflight.forecast.rewards import limit
+
+GENERATION = "policy.generation"
+TEMPLATE = "policy.tokenizer.chat_template"
+LENGTHS = ("data.max_input_seq_length", "policy.max_total_sequence_length")
+PROBLEM = "What is 2 + 3?"
+# formats of answers that prompts ask for, and a response of each
+FORMS = {"boxed": r"\boxed{7}", "Answer:": "Answer: 7", "<answer>": "<answer>7</answer>"}
+WORKED = "First, 3 + 4 = 7, because 4 is 3 + 1. So we get 7.\n\nThe result follows.\n"
+# data sets of NeMo-RL whose rows ask for a format themselves
+DATASETS = {"DAPOMath17K": ["Answer:"], "DAPOMathAIME2024": ["Answer:"]}
+FORMATTING = ("default", "math_hf_data_processor", "math_data_processor", "vlm_hf_data_processor")
+SHORTEST = 32  # tokens of a response that says anything, and its answer in a format
+CALLED = ("add_generation_prompt", "tokenize", "add_special_tokens", "return_tensors")
+COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", "builtin_tools"]
+
+
+def asked(run: Planned, data: Mapping[str, Any]) -> list[str] | None:
+    """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
+    files = [data[key] for key in ("prompt_file", "system_prompt_file") if data.get(key)]
+    texts = [prompt_of(run, str(name)) for name in files]
+    found = [form for text in texts for form in FORMS if form in (text or "")]
+    return None if None in texts else DATASETS.get(str(data.get("dataset_name")), []) + found
+
+
+def prompt_of(run: Planned, name: str) -> str | None:
+    """The text of a file that is here or in the checkout, or that NeMo-RL is known to have."""
+    places = (Path(name), (run.nemo_rl.root or Path()) / name)
+    here = [file.read_text("utf-8", errors="replace") for file in places if file.is_file()]
+    return here[0] if here else run.nemo_rl.prompts.get(Path(name).name)
+
+
+def prompts(run: Planned) -> Iterator[Finding]:
+    """The problem is in its prompt, which is not cut."""
+    longest, key = min((run[path] or inf, path) for path in LENGTHS)
+    for where, data in run.data_sets:
+        name = data.get("prompt_file")
+        text = prompt_of(run, str(name)) if name else "{}"
+        if text is None or data.get("processor") not in FORMATTING:
+            continue
+        try:
+            made = text.format(PROBLEM)
+        except (LookupError, ValueError):  # of other braces
+            made = ""
+        needed = len(text) // 4 + 48  # tokens of a chat template and of a short problem
+        cases = (
+            (
+                error,
+                PROBLEM not in made,
+                run.written_at(where, "prompt_file"),
+                f"NeMo-RL puts the problem in place of {{}}, which {name} does not have once. "
+                "Write {} there, and other braces twice, or name it as `system_prompt_file`.",
+            ),
+            (
+                warning,
+                longest < needed,
+                key,
+                f"NeMo-RL cuts prompts of {longest} tokens to 4, and does not train on them. With "
+                f"the chat template a short problem has about {needed}. Set e.g. 512.",
+            ),
+        )
+        yield from (say(path, said) for say, wrong, path, said in cases if wrong)
+
+
+def answers(run: Planned) -> Iterator[Finding]:
+    """A response of the format that is asked for fits the limit, and is not stopped before."""
+    forms = {form: where for where, data in run.data_sets for form in asked(run, data) or ()}
+    keys = (f"{GENERATION}.max_new_tokens", LENGTHS[1])
+    if limit(run) < SHORTEST and (forms or run["env.math"]):
+        yield warning(
+            min(keys, key=lambda path: run[path] or inf),
+            f"a response and its answer in a format such as {FORMS['boxed']} need {SHORTEST} "
+            f"tokens or more, and are cut after {limit(run)}: nearly all would score 0. Raise it.",
+        )
+    for stop in map(str, run[f"{GENERATION}.stop_strings"] or []):
+        wholes = [WORKED + FORMS[form] for form in forms]
+        if any(stop in text and not text.endswith(stop) for text in wholes):
+            yield (warning if stop in WORKED else error)(
+                f"{GENERATION}.stop_strings",
+                f"{stop!r} ends a response such as {wholes[0][-31:]!r} before its answer. Remove "
+                "it.",
+            )
+
+
+def variety(run: Planned) -> Iterator[Finding]:
+    """Responses to a prompt differ, and are sampled as in validation."""
+    given = {key: run[f"{GENERATION}.{key}"] for key in ("temperature", "top_p", "top_k")}
+    heat, top_p, top_k = given.values()
+    own = {} if run["env.should_use_nemo_gym"] else run[GENERATION] or {}
+    others = [key for key in given if own.get(f"val_{key}", given[key]) != given[key]]
+    alike = "all responses to a prompt are the same, so nothing is learned. Set it to"
+    cases = (
+        (error, heat == 0, "temperature", f"at 0 {alike} 1.0."),
+        (error, top_k == 1, "top_k", f"at 1 {alike} null."),
+        (
+            error,
+            top_k not in (None, -1) and top_k < 1,
+            "top_k",
+            f"must be null, -1 or at least 1, got {top_k}",
+        ),
+        (warning, 0 < (heat or 0) < 0.1, "temperature", f"at {heat} nearly {alike} 1.0."),
+        (warning, (top_p or 1) < 0.1, "top_p", f"at {top_p} nearly {alike} 1.0."),
+        (
+            note,
+            heat not in (None, 0, 1),
+            "temperature",
+            f"it is {heat}, but the papers train at 1.0, where samples come from the policy "
+            "itself. Set it to 1.0 to do the same.",
+        ),
+        *(
+            (
+                error,
+                True,
+                f"val_{key}",
+                "only NeMo-Gym supports separate sampling settings for validation. Set it to the "
+                f"value of `{key}`.",
+            )
+            for key in others
+        ),
+    )
+    yield from (say(f"{GENERATION}.{key}", said) for say, wrong, key, said in cases if wrong)
+
+
+def engine(run: Planned) -> Iterator[Finding]:
+    """The engine has a section, memory for weights and cache, and many responses at a time."""
+    share = run[f"{GENERATION}.vllm_cfg.gpu_memory_utilization"] or 0
+    few = run[f"{GENERATION}.vllm_kwargs.max_num_seqs"]
+    each = run.rollouts // (run["cluster.num_nodes"] * run["cluster.gpus_per_node"])
+    lacks = "weights and cache do" if share < 0.1 else "CUDA's own memory does"
+    vllm = run[f"{GENERATION}.backend"] == "vllm"
+    cases = (
+        (
+            not 0.1 <= share < 0.97 and vllm,
+            "vllm_cfg.gpu_memory_utilization",
+            f"at {share:.0%} of a GPU, {lacks} not fit. Set 0.5 to 0.9.",
+        ),
+        (
+            few and each > 64 * few and vllm,
+            "vllm_kwargs.max_num_seqs",
+            f"an engine generates {each} responses or more, {few} at a time. Set e.g. 256.",
+        ),
+        (
+            run[f"{GENERATION}.backend"] == "sglang" and not run[f"{GENERATION}.sglang_cfg"],
+            "backend",
+            "SGLang needs `policy.generation.sglang_cfg`, which is not set. Take it from NeMo-RL's "
+            "grpo_math_1B_sglang.yaml.",
+        ),
+    )
+    yield from (warning(f"{GENERATION}.{key}", said) for bad, key, said in cases if bad)
+
+
+def template(run: Planned) -> Iterator[Finding]:
+    """A prompt by the chat template has the problem, and the template reads what it is given."""
+    text = (run["policy.tokenizer"] or {}).get(TEMPLATE.rpartition(".")[2]) or "default"
+    text = prompt_of(run, text) or "default" if text.endswith(".jinja") else text
+    names = COMMON
+    if text.lower() != "default":
+        names, wrong = _read(run, text)
+        yield from errors((wrong, TEMPLATE, f"prompts by it are not the bare problem: {wrong}."))
+    for key in run[f"{TEMPLATE}_kwargs"] or {}:
+        near = did_you_mean(key, names, 0.8) if key not in CALLED else ": NeMo-RL gives it itself"
+        if key in CALLED or (key not in names and (names is not COMMON or "did you" in near)):
+            yield warning(f"{TEMPLATE}_kwargs.{key}", f"it has no effect on the template{near}.")
+
+
+def _read(run: Planned, text: str) -> tuple[list[str], str]:
+    """What a template reads, and what is wrong with a prompt by it, rendered as transformers do."""
+    pictured = any(data.get("processor") == FORMATTING[-1] for _, data in run.data_sets)
+    content = [{"type": "text", "text": PROBLEM}] if pictured else PROBLEM
+    asking = {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    text = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", text)  # transformers' own tag
+    given = {"strftime_now": str, **(run[f"{TEMPLATE}_kwargs"] or {}), **asking}
+    try:
+        names = sorted(meta.find_undeclared_variables(environment.parse(text)))
+        made = environment.from_string(text).render(given)
+    except (TemplateError, LookupError, TypeError, ValueError) as failure:
+        return COMMON, f"{str(failure).rstrip('.')}. Correct it"
+    said = "print each message's `content`, or set it to default"
+    return names, "" if PROBLEM in made and "'role'" not in made else said
