@@ -66,7 +66,7 @@ def prompts(run: Planned) -> Iterator[Finding]:
             ),
             (
                 warning,
-                longest < needed,
+                run.model is not None and longest < needed,
                 key,
                 f"NeMo-RL cuts prompts of {longest} tokens to 4, and does not train on them. With "
                 f"the chat template a short problem has about {needed}. Set e.g. 512.",
@@ -79,7 +79,8 @@ def answers(run: Planned) -> Iterator[Finding]:
     """A response of the format that is asked for fits the limit, and is not stopped before."""
     forms = {form: where for where, data in run.data_sets for form in asked(run, data) or ()}
     keys = (f"{GENERATION}.max_new_tokens", LENGTHS[1])
-    if limit(run) < SHORTEST and (forms or run["env.math"]):
+    maths = any(data.get("env_name") == "math" for _, data in run.data_sets)
+    if limit(run) < SHORTEST and (forms or maths):
         yield warning(
             min(keys, key=lambda path: run[path] or inf),
             f"a response and its answer in a format such as {FORMS['boxed']} need {SHORTEST} "

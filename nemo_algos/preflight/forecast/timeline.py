@@ -84,12 +84,6 @@ def validations(run: Planned) -> Iterator[Finding]:
     """A validation that is asked for comes about, and takes the smaller part of the rollouts."""
     t = timeline_of(run)
     period = run["grpo.val_period"] or 0
-    validates = t.validations or t.at_start or t.at_end
-    if validates and not run["env.should_use_nemo_gym"]:
-        for key in ("grpo.max_val_samples", "grpo.val_batch_size"):
-            if run[key] is None:
-                yield error(key, "null is for NeMo Gym: validation would fail. Set e.g. 256.")
-                return
     if period > 0 and not t.validations and not t.at_end:
         late = (run["grpo.val_start_at"] or 0) > t.steps
         say = note if t.steps <= TRIAL else warning

@@ -1,5 +1,6 @@
 """What a node's host holds: every key that offloads moves bytes there, and there is a limit."""
 
+import json
 import lzma
 import re
 from dataclasses import replace
@@ -52,7 +53,10 @@ NO_BYTES_OF_A_STEP |= {"offload_prefetch_step"}
 
 def test_every_key_that_offloads_is_known():
     file = Path(release.__file__).with_name("nemo_rl.json.xz")
-    text = lzma.decompress(file.read_bytes()).decode()
+    kept = json.loads(lzma.decompress(file.read_bytes()))
+    del kept["fields"]  # of models' configs, and names of choices
+    del kept["names"]
+    text = json.dumps(kept)
     assert {*re.findall(r'"(\w*offload\w*)"', text)} == OFFLOADS.keys() | NO_BYTES_OF_A_STEP
 
 
