@@ -139,7 +139,7 @@ def _scaled(*scales: float) -> Callable[[Case, Attempt], None]:
 
     def attempted(case: Case, attempt: Attempt) -> None:
         if case.adapter:  # which the model has once
-            search_grid(attempt, "scale", scales, lambda s: adapted(case.adapter, s - 1))
+            search_grid(lambda s: attempt({"scale": s}, adapted(case.adapter, s - 1)), scales)
 
     return attempted
 
