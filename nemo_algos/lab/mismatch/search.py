@@ -11,7 +11,7 @@ import numpy as np
 
 from nemo_algos.lab.mismatch.hypotheses import forward, records, sampling, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
-from nemo_algos.lab.mismatch.hypotheses.records import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.records import Array, Fit, Record
 from nemo_algos.lab.mismatch.hypotheses.sampling import Parameters, Sampling
 from nemo_algos.lab.mismatch.network import Change, Logits, Network, recompute
 from nemo_algos.lab.mismatch.responses import Responses
@@ -19,7 +19,6 @@ from nemo_algos.lab.mismatch.responses import Responses
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SOLVED_FOR = 1200  # tokens that a parameter is solved for
-Array = np.ndarray
 FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 # one may nearly do what another does: all are tried
@@ -111,7 +110,6 @@ class Side(NamedTuple):
         return mixed if mixed.level <= most else whole
 
     def first(self, count: int) -> Side:
-        """The side cut to its first `count` tokens."""
         tokens = np.arange(count)
         return Side(self.record.only(tokens), self.base.only(tokens))
 

@@ -120,7 +120,7 @@ def test_signs_that_begin_within_three_steps_are_one():
 
 def test_a_step_may_have_fewer_responses():
     (sentence,) = told([{**healthy()[0], "reward/unverified": 32, "responses": 32}])[1]
-    assert sentence == Says("32 of 32 responses could not be judged")
+    assert "32 of 32 responses could not be judged" in sentence
 
 
 def test_the_end_has_the_finite_evaluations_of_the_rows():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.responses import Response
+from nemo_algos.engines.mismatch.responses import Array, Response
 from nemo_algos.lab.mismatch.network import (
     Change,
     Lines,
@@ -25,7 +25,6 @@ from nemo_algos.lab.mismatch.network import (
     modules,
 )
 
-Array = np.ndarray
 # rotary scalings, and the numbers that one needs besides its factor and the length before it
 SCALINGS = {"linear": {}, "yarn": {}, "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
 ORIGINAL = "original_max_position_embeddings"

@@ -120,7 +120,6 @@ def _stale(old: Weights, block: int) -> Change:
 
 
 def _cached(network: Network) -> list[Any]:
-    """What gives the keys and values."""
     return modules(network, "k_proj", "v_proj")
 
 
