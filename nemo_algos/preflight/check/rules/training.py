@@ -118,7 +118,6 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
 
 
 def peak_rate(run: Preflight) -> str:
-    """The path of the learning rate."""
     return f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
 
 
