@@ -52,6 +52,7 @@ class Puzzle:
 
 
 def apply(a: int, operator: str, b: int) -> int:
+    """a operator b."""
     return {"+": a + b, "-": a - b, "*": a * b}[operator]
 
 
@@ -91,6 +92,7 @@ def encode(steps: Sequence[Step]) -> list[int]:
 
 
 def decode(tokens: Sequence[int]) -> str:
+    """Token ids as text."""
     return " ".join(VOCABULARY[t] for t in tokens)
 
 
