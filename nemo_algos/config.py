@@ -245,6 +245,13 @@ class ConfigError(ValueError):
         return type(self), (self.findings,)  # another process's error is made again here
 
 
+def refuse_first(*cases: tuple[object, str]) -> None:
+    """Raise ValueError with the text of the first case whose condition holds."""
+    for wrong, text in cases:
+        if wrong:
+            raise ValueError(text)
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The plain config of a YAML file: parents, then the file, then overrides `a.b=c`; resolved.
 

@@ -1,6 +1,6 @@
 """Matrices of cases: `uv run pytest` takes some of each, `make test-long` the others."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -17,3 +17,13 @@ def some_of(cases: Iterable[Any], kept: int) -> list[Any]:
         )
         for i, case in enumerate(cases)
     ]
+
+
+def one_of_each(cases: Iterable[Any], kind: Callable[[Any], Any]) -> list[Any]:
+    """The cases for parametrize, each one argument; all but the first of a kind are `long`."""
+    seen = set[Any]()
+    made = list[Any]()
+    for case in cases:
+        made.append(pytest.param(case, marks=[pytest.mark.long] if kind(case) in seen else []))
+        seen.add(kind(case))
+    return made

@@ -17,7 +17,7 @@ from nemo_algos.algorithms.extensions import terms
 from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights, sampler_weights
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Method, Shaped, Signals
-from nemo_algos.config import validate
+from nemo_algos.config import refuse_first, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,17 +142,21 @@ def _check_arguments(
     if not hasattr(logprobs, "requires_grad"):  # without an import of torch
         found = type(logprobs).__name__
         raise ValueError(f"logprobs must be a tensor with gradient, got a {found}")
-    if logprobs.shape != rollouts.mask.shape:
-        raise ValueError(
+    refuse_first(
+        (
+            logprobs.shape != rollouts.mask.shape,
             f"logprobs has shape {list(logprobs.shape)}, but the mask of the rollouts has "
-            f"{list(rollouts.mask.shape)}. Pass one log-prob per position."
-        )
-    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
-        raise ValueError("reference_policy_kl_penalty above 0 needs ref_logprobs [B, S]")
-    if weighed and rollouts.gen_logprobs is None:
-        raise ValueError(
-            "use_importance_sampling_correction needs gen_logprobs [B, S], the sampler's log-probs"
-        )
+            f"{list(rollouts.mask.shape)}. Pass one log-prob per position.",
+        ),
+        (
+            config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None,
+            "reference_policy_kl_penalty above 0 needs ref_logprobs [B, S]",
+        ),
+        (
+            weighed and rollouts.gen_logprobs is None,
+            "use_importance_sampling_correction needs gen_logprobs [B, S], the sampler's log-probs",
+        ),
+    )
     _check_signals(algorithm, rollouts, signals, counts)
     needed = "entropy_gradient" in algorithm.needs
     if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):

@@ -273,7 +273,6 @@ class Rollouts:
 
     @cached_property
     def groups(self) -> Groups:
-        """The sequences of each prompt."""
         return Groups.of(self.group)
 
     @cached_property

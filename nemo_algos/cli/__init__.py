@@ -88,7 +88,6 @@ class _Flags:
     """A flag takes no value, so none is named beside it: typer would show its type."""
 
     def get_params(self, ctx: Any) -> Any:
-        """The parameters, with that of --help."""
         params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
         for param in params:
             if getattr(param, "is_flag", False):
@@ -111,12 +110,10 @@ class Commands(_Flags, TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command itself, its module loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(str(name)) if command else None, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Parse the command's arguments and run it."""
         with exit_on_error():
             return super().invoke(ctx)
 

@@ -47,16 +47,18 @@ def start(
     checked, _ = parse(configs.resolve(load_config(config, overrides, "train")))
     name = checked.policy.model_name
     grpo = checked.grpo
-    if name not in SHAPES:
-        raise ValueError(
+    configs.refuse_first(
+        (
+            name not in SHAPES,
             f"{config}: {name} and its data are already files that any engine can read. Export is "
-            "only for the built-in models."
-        )
-    if checked.data.task != "countdown":
-        raise ValueError(
+            "only for the built-in models.",
+        ),
+        (
+            checked.data.task != "countdown",
             f"{config}: other engines have no verifier for `data.task={checked.data.task}`. "
-            "Export is only for countdown."
-        )
+            "Export is only for countdown.",
+        ),
+    )
     import torch  # after the config is judged
 
     from nemo_algos.engines.local.build import policy_of

@@ -144,9 +144,11 @@ def _show(verdict: Diagnosis) -> None:
 
 def _show_where(console: Console, verdict: Diagnosis) -> None:
     for bucket in verdict.where:
-        text = f"where: {bucket.by} {shorten(bucket.values, SHORT, placeholder=' ...')}: mean |d| "
-        text += f"{bucket.mean:.2g}, elsewhere {bucket.elsewhere:.2g} nats ({bucket.tokens:,} "
-        text += f"tokens, {bucket.share:.0%} of the difference)"
+        text = (
+            f"where: {bucket.by} {shorten(bucket.values, SHORT, placeholder=' ...')}: mean |d| "
+            f"{bucket.mean:.2g}, elsewhere {bucket.elsewhere:.2g} nats ({bucket.tokens:,} "
+            f"tokens, {bucket.share:.0%} of the difference)"
+        )
         console.print(escape(text), soft_wrap=True)
     for one in verdict.worst[:LINES]:
         text = f"worst: response {one['response']}, place {one['place']}, token {one['token']}"

@@ -12,7 +12,7 @@ import typer
 
 from nemo_algos.cli import Plain
 from nemo_algos.cli.arguments import Config, Overrides, Words, load_config, show
-from nemo_algos.config import find
+from nemo_algos.config import find, refuse_first
 from nemo_algos.preflight.slurm import prepare, runs
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
 from nemo_algos.preflight.slurm.placement import Sizes
@@ -130,12 +130,14 @@ def job(
     )
     base = name or re.sub(r"[^\w.-]", "-", file.stem)
     sizes = Sizes(nodes, gpus_per_node)
-    if (submit or test_only) and not shutil.which("sbatch"):
-        raise ValueError("sbatch not found: log in to the cluster, or remove --submit")
-    if not out:
-        raise ValueError("--out: it is empty. Name the parent folder of the runs.")
-    if submit and test_only:
-        raise ValueError("--test-only never submits: remove --submit or --test-only")
+    refuse_first(
+        (
+            (submit or test_only) and not shutil.which("sbatch"),
+            "sbatch not found: log in to the cluster, or remove --submit",
+        ),
+        (not out, "--out: it is empty. Name the parent folder of the runs."),
+        (submit and test_only, "--test-only never submits: remove --submit or --test-only"),
+    )
     points = prepare.points(sweep or [], overrides or [])
     runs = [
         prepare.prepare(file, [*(overrides or []), *point], job, folder, sizes)

@@ -38,6 +38,9 @@ STUDY = design.Study.model_validate(
 )
 
 
+BRIEF = STUDY.model_copy(update={"settings": STUDY.settings | {"grpo.max_num_steps": 3}})
+
+
 class Mixed(trainers.MadeUp):
     """Rewards that an untaught policy can earn."""
 
@@ -75,7 +78,7 @@ def test_a_row_is_what_a_run_by_hand_gives(tmp_path, monkeypatch):
 
 def test_a_runs_correction_is_its_own(tmp_path):
     """A run is made of its whole config: without a correction it would be another's."""
-    run = design.runs(STUDY)[0][0]
+    run = design.runs(BRIEF)[0][0]
     corrected = {"preset": "decoupled_token_is"}
     config = run.config.model_copy(update={"rollout_correction": CorrectionConfig(**corrected)})
     (row,) = go(tmp_path, [design.Trial("corrected", config)])
@@ -88,7 +91,7 @@ def _with_raw(folder):
 
 
 def test_a_stopped_study_goes_on(tmp_path):
-    runs, _ = design.runs(STUDY)
+    runs, _ = design.runs(BRIEF)
     first = go(tmp_path, runs[:1])
     rest = go(tmp_path, runs)
     assert [row["id"] for row in first + rest] == [run.id for run in runs]
@@ -106,7 +109,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
             raise FloatingPointError("no number")
         return step(trainer)
 
-    runs, _ = design.runs(STUDY)
+    runs, _ = design.runs(BRIEF)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", diverges)
         (row,) = go(tmp_path, runs[:1])
@@ -115,7 +118,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
 
 
 def test_a_run_made_again_is_compared_column_by_column(tmp_path):
-    runs, _ = design.runs(STUDY)
+    runs, _ = design.runs(BRIEF)
     go(tmp_path, runs[:2])
     with ThreadPoolExecutor(1) as threads:
         same = dict(runner.verify(runs, tmp_path, 1.0, tmp_path / "again", threads))

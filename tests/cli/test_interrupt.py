@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from matrix import some_of
 
 SLOW = """
 import os, signal, sys, threading
@@ -19,7 +20,9 @@ command.main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "omegaconf", "torch", "numpy", "transformers"])
+@pytest.mark.parametrize(
+    "module", some_of(["typer", "omegaconf", "torch", "numpy", "transformers"], 3)
+)
 def test_ctrl_c_while_a_module_is_loaded(module, tmp_path):
     program = SLOW.format(module=module, folder=tmp_path / "runs")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

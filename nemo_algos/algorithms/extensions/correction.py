@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.config import Finding, Section, did_you_mean
+from nemo_algos.config import Finding, Section, did_you_mean, refuse_first
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,15 +110,17 @@ class CorrectionConfig(Section):
                     raise ValueError(
                         f"`{name}` only applies with rollout_is. Set that, or remove it."
                     )
-        if self.loss_type and not self.bypass_mode:
-            raise ValueError(
-                "loss_type only applies with `old_policy: sampler` (bypass_mode: true). Remove it."
-            )
-        if self.bypass_mode and self.rollout_is_batch_normalize:
-            raise ValueError(
+        refuse_first(
+            (
+                self.loss_type and not self.bypass_mode,
+                "loss_type only applies with `old_policy: sampler` (bypass_mode: true). Remove it.",
+            ),
+            (
+                self.bypass_mode and self.rollout_is_batch_normalize,
                 "`rollout_is_batch_normalize` needs the weights of the whole batch, but with "
-                "`bypass_mode: true` each micro-batch has its own. Set one of them to false."
-            )
+                "`bypass_mode: true` each micro-batch has its own. Set one of them to false.",
+            ),
+        )
         return self
 
     @property

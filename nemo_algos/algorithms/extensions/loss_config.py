@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
-from nemo_algos.config import Finding, Section
+from nemo_algos.config import Finding, Section, refuse_first
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut
@@ -102,20 +102,26 @@ class LossConfig(Section):
         kind = self.truncated_importance_sampling_type
         low = self.truncated_importance_sampling_ratio_min
         high = self.truncated_importance_sampling_ratio
-        if kind and not self.use_importance_sampling_correction:
-            raise ValueError(f"{kind} needs `use_importance_sampling_correction: true`")
-        if (kind is None) != (high is None):
-            raise ValueError(
+        refuse_first(
+            (
+                kind and not self.use_importance_sampling_correction,
+                f"{kind} needs `use_importance_sampling_correction: true`",
+            ),
+            (
+                (kind is None) != (high is None),
                 "`truncated_importance_sampling_type` and `truncated_importance_sampling_ratio` "
-                "must be set together"
-            )
-        if kind in ("icepop", "seq-mask-tis") and low is None:
-            raise ValueError(f"{kind} needs `truncated_importance_sampling_ratio_min`")
-        if low is not None and (high is None or low > high):
-            raise ValueError(
+                "must be set together",
+            ),
+            (
+                kind in ("icepop", "seq-mask-tis") and low is None,
+                f"{kind} needs `truncated_importance_sampling_ratio_min`",
+            ),
+            (
+                low is not None and (high is None or low > high),
                 "`truncated_importance_sampling_ratio_min` must be at most "
-                "`truncated_importance_sampling_ratio`"
-            )
+                "`truncated_importance_sampling_ratio`",
+            ),
+        )
         return self
 
     @property

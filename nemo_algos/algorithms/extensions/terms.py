@@ -72,7 +72,6 @@ class TermInputs(NamedTuple):
 
 
 def constant(rollouts: Rollouts, params: Any, memory: Memory) -> DriverOutput:
-    """The parameter `coef`."""
     return DriverOutput(params.coef)
 
 

@@ -29,6 +29,7 @@ from nemo_algos.algorithms.record import (
     TokenClip,
     Usual,
 )
+from nemo_algos.config import refuse_first
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,16 +67,20 @@ class APMPOParams(Params):
 
     @model_validator(mode="after")
     def _in_range(self) -> APMPOParams:
-        if self.exponent == "linear" and self.gamma >= 1:
-            raise ValueError(
-                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0. Lower it."
-            )
-        if self.clip_max < self.clip_min:
-            raise ValueError(
-                f"clip_max={self.clip_max} is below clip_min={self.clip_min}. Raise it."
-            )
-        if self.symmetric and self.clip_max >= 1:
-            raise ValueError(f"symmetric bounds need clip_max below 1, got {self.clip_max}")
+        refuse_first(
+            (
+                self.exponent == "linear" and self.gamma >= 1,
+                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0. Lower it.",
+            ),
+            (
+                self.clip_max < self.clip_min,
+                f"clip_max={self.clip_max} is below clip_min={self.clip_min}. Raise it.",
+            ),
+            (
+                self.symmetric and self.clip_max >= 1,
+                f"symmetric bounds need clip_max below 1, got {self.clip_max}",
+            ),
+        )
         return self
 
 

@@ -74,8 +74,7 @@ def method_loss(
             "this version of slime copies `returns`, so the bounds are lost. Use slime 0.3.1."
         )
     given = {k: batch[k] for k in SHAPES} | slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
-    given |= {"args": args, "with_entropy": True}
-    scored = slime_loss.get_log_probs_and_entropy(logits, **given)[1]
+    scored = slime_loss.get_log_probs_and_entropy(logits, args=args, with_entropy=True, **given)[1]
     logprobs, entropy = (padded(_whole(scored[k], batch)) for k in ("log_probs", "entropy"))
     rollouts = _rollouts(_tokens(batch), [*range(len(logprobs))], torch.zeros(len(logprobs)))
     numbers, wholes, counts, sizes = zip(*(x.method for x in batch["returns"]), strict=True)
@@ -104,9 +103,13 @@ def _everyones(data: dict[str, Any]) -> Data:
     """The rows of all data-parallel ranks in order, on the CPU, and their optimizer batches."""
     steps = [step for step, n in enumerate(data["num_microbatches"]) for _ in range(n)]
     pieces = zip(steps, data["micro_batch_indices"], strict=True)
-    own = {k: [x.cpu() for x in rows] for k, rows in _tokens(data).items()}
-    own |= {"number": data["partition"], "response": data["rollout_ids"]}
-    own |= {"rewards": data["rewards"], "step": [step for step, rows in pieces for _ in rows]}
+    own = {
+        **{k: [x.cpu() for x in rows] for k, rows in _tokens(data).items()},
+        "number": data["partition"],
+        "response": data["rollout_ids"],
+        "rewards": data["rewards"],
+        "step": [step for step, rows in pieces for _ in rows],
+    }
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=False)
     parts = [own] * mpu.get_data_parallel_world_size(with_context_parallel=False)
     dist.all_gather_object(parts, own, group)

@@ -64,7 +64,6 @@ class TrainedPrompt(PromptSection):
 
 
 def last_user_message(prompt: Asked) -> str:
-    """The user's last message."""
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 

@@ -195,7 +195,6 @@ def after_hashes(answer: str) -> str:
 
 
 def _is_json(text: str) -> bool:
-    """An object or a list."""
     try:
         return text.lstrip()[:1] in ("{", "[") and bool(from_json(text, ""))
     except ValueError:

@@ -109,7 +109,6 @@ class Task(ABC):
         return self.data.task
 
     def close(self) -> None:
-        """Release processes."""
         if "rewards" in self.__dict__:
             self.rewards.close()
 

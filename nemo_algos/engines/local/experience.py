@@ -129,9 +129,7 @@ class Policy(Protocol):
         """The token ids as they are, special ones too."""
         ...
 
-    def save(self, folder: str) -> None:
-        """The model in Hugging Face's format."""
-        ...
+    def save(self, folder: str) -> None: ...
 
 
 def generate(

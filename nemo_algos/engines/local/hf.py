@@ -208,7 +208,6 @@ class HFPolicy:
             return self._forward(ids, mask, positions, 0, use_cache=False).logits[0]
 
     def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
-        """See Policy. In the chat template."""
         return chat(self.tokenizer, prompt, prefix)
 
     @property
@@ -231,7 +230,6 @@ class HFPolicy:
 
 
 def _concatenate(chunks: Iterable[Tensor], value: float) -> Tensor:
-    """The rows of all chunks as one tensor."""
     return _pad([row for chunk in chunks for row in chunk], value)
 
 

@@ -134,7 +134,6 @@ TRACKERS: dict[str, Callable[[Told, LoggerSection], AbstractContextManager[Send]
 
 
 def enabled_names(settings: LoggerSection) -> list[str]:
-    """Their names."""
     return [name for name in TRACKERS if getattr(settings, f"{name}_enabled")]
 
 

@@ -139,7 +139,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[Difference]:
-    """Every leaf that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
         leaves = (differences(old.get(k), new.get(k), f"{path}.{k}".strip(".")) for k in keys)

@@ -253,7 +253,6 @@ class Record:
         self.metric = f"{HELD_OUT}{name}" if source == "val" else name
 
     def add(self, row: Mapping[str, float]) -> None:
-        """A line of metrics.jsonl."""
         self.rows[int(row["step"])] |= row
 
     def held_out(self, step: int) -> dict[str, float]:
@@ -327,10 +326,13 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
         f"{_title(record, name)}: {step} steps in {seconds:.1f} s",
         {label: record.held_out(s) for label, s in steps.items()},
     )
-    lines = [f"run folder   {folder}", f"curves       {curves}"]
-    lines += [f"model        {folder / 'model'}  (Hugging Face format)"]
-    lines += [f"best model   {folder / 'best_model'}  (step {best})"] * bool(best)
-    lines += [f"TensorBoard  uvx tensorboard --logdir {folder}"]
+    lines = [
+        f"run folder   {folder}",
+        f"curves       {curves}",
+        f"model        {folder / 'model'}  (Hugging Face format)",
+        *[f"best model   {folder / 'best_model'}  (step {best})"] * bool(best),
+        f"TensorBoard  uvx tensorboard --logdir {folder}",
+    ]
     say(console, "\n".join(lines))
 
 

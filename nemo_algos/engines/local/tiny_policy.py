@@ -255,7 +255,6 @@ class SeparateSampler(TinyPolicy):
     def generate(
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
-        """See Policy."""
         self.refit()
         drawn = super().generate(prompts, group_size, generator)
         *scored, experts = self.trained.score(drawn, torch.arange(len(drawn.group)))
@@ -264,7 +263,6 @@ class SeparateSampler(TinyPolicy):
         return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
 
     def refit(self) -> None:
-        """Take over the policy's weights."""
         self.model.load_state_dict(self.trained.model.state_dict())
 
 

@@ -170,7 +170,6 @@ class Updates:
         return micro_batches(experience, rows, self.config.policy, width)
 
     def state(self) -> dict[str, Any]:
-        """Of the optimizer and its schedule."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),

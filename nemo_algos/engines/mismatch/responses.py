@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.engines.mismatch.dump import Array, Dump
 
-Array = np.ndarray
 MICRO_BATCHES = (1 << 20, 2, 4, 8, 16, 32, 64)  # the first is all of a file
 
 
@@ -48,7 +47,6 @@ class Response:
 
     @property
     def prompt(self) -> Array:
-        """Its prompt's ids."""
         return self.ids[: self.begin]
 
 

@@ -96,8 +96,14 @@ def _record() -> tuple[Any, int]:
         trial.filled(Completion, own | {"message_log": log, "reward": reward})
         for log, reward in pairs
     ]
-    group = {"completions": completions, "prompt": rows["message_log"][0][:1], "metadata": {}}
-    group |= {"prompt_idx": 0, "loss_multiplier": 1.0, "extra_env_info": {}}
-    group |= {"rollout_metrics": metrics}
+    group = {
+        "completions": completions,
+        "prompt": rows["message_log"][0][:1],
+        "metadata": {},
+        "prompt_idx": 0,
+        "loss_multiplier": 1.0,
+        "extra_env_info": {},
+        "rollout_metrics": metrics,
+    }
     width = max(sum(len(m["token_ids"]) for m in log) for log in rows["message_log"])
     return trial.filled(PromptGroupRecord, group), width

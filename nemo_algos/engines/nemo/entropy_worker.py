@@ -63,7 +63,6 @@ class GradientMixin:
         raise NotImplementedError
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As the worker's."""
         with for_the_loss(*self.prepared()):
             return super().train(*args, **kwargs)  # pyright: ignore
 

@@ -81,7 +81,6 @@ class VerifierEnvironment(BaseMathEnvironment):
         return batch, {**metrics, **self.statuses()}
 
     def shutdown(self) -> None:
-        """Kill the pool's processes."""
         self._pool.close()
 
 

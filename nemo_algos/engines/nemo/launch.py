@@ -99,7 +99,6 @@ def ready(judged: Launch, console: Console) -> AlgorithmLoss:
 
 
 def run(judged: Launch, loss: AlgorithmLoss) -> None:
-    """Start Ray, load, train."""
     init_ray()
     worker_env.check()
     train(
@@ -342,7 +341,6 @@ def data_plane(master_config: Any) -> bool:
 
 
 def trainer(master_config: Any) -> Callable[..., None]:
-    """NeMo-RL's trainer for this config."""
     asynchronous = versions.get(master_config.grpo, "async_grpo", {})
     if versions.get(asynchronous, "enabled", False):
         age = versions.get(asynchronous, "max_trajectory_age_steps", 1)

@@ -50,7 +50,6 @@ class Sent(NamedTuple):
     done: Any
 
     def wait(self) -> dict[str, float]:
-        """The numbers by name."""
         if self.done is not None:
             self.done.synchronize()
         return dict(zip(self.names, self.values.tolist(), strict=True))

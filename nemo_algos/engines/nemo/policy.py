@@ -136,7 +136,6 @@ class PolicyProxy:
 
     @property
     def traces(self) -> bool:
-        """Whether any step is traced."""
         return bool(self._traced.period and self._watch.folder)
 
     @property
@@ -195,7 +194,6 @@ class PolicyProxy:
         self._say(self._step + 1, remark)
 
     def _say(self, step: int, *sentences: str) -> None:
-        """Print each that there is."""
         for said in self.remarks.note(step, sentences):
             print(f"warning: {said}", flush=True)
 

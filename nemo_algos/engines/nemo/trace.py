@@ -29,12 +29,10 @@ class Traced(NamedTuple):
     decode: Callable[[list[int]], str] = str
 
     def due(self, step: int) -> bool:
-        """Whether a step is traced."""
         return trace.due(step, self.period, self.last)
 
 
 def write(folder: Path, lines: Iterator[dict[str, Any]]) -> None:
-    """Append the lines to the folder's trace."""
     folder.mkdir(parents=True, exist_ok=True)
     append_lines(folder / trace.FILE, list(lines))
 
@@ -52,8 +50,8 @@ def lines(
     ask: the log-probs [B,S] after the updates. The ratio is to `prev_logprobs`.
     """
     rows = trace.traced_rows(rollouts.group, traced.prompts)
-    names = {"token_mask", "sample_mask", "prev_logprobs", "advantages", "input_ids"}
-    names |= {key for key in data if key.startswith(columns.PREFIX)}
+    own = [key for key in data if key.startswith(columns.PREFIX)]
+    names = {"token_mask", "sample_mask", "prev_logprobs", "advantages", "input_ids", *own}
     part = {name: data[name][rows] for name in names}
     mask = (part["token_mask"] * part["sample_mask"][:, None])[:, 1:].bool()
     entropy = None if rollouts.entropy is None else rollouts.entropy[rows][:, 1:]

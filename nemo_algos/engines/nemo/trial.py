@@ -190,9 +190,8 @@ class Workers:
         if meta is None:
             width = data[0]["input_ids"].shape[1]
             name = "reference_logprobs" if reference else "logprobs"
-            found = {name: widened(REFERENCE if reference else OLD, width)}
-            found |= {"entropies": widened(ENTROPIES, width)}
-            return [BatchedDataDict(found)]
+            values = widened(REFERENCE if reference else OLD, width)
+            return [BatchedDataDict({name: values, "entropies": widened(ENTROPIES, width)})]
         width = self._fetched(meta[0], ["input_ids"])["input_ids"].shape[1]
         names = {"reference_policy_logprobs": REFERENCE}
         if not reference:
@@ -207,11 +206,9 @@ class Workers:
         return [1]
 
     def shutdown(self, **_: Any) -> bool:
-        """Nothing to end."""
         return True
 
     def get_all_worker_results(self, futures: list[Any]) -> list[Any]:
-        """The answers are there at once."""
         return futures
 
     def _fetched(self, meta: Any, fields: Any) -> Any:
@@ -222,7 +219,6 @@ class OneRank:
     """The policy's sharding."""
 
     def get_axis_size(self, axis: str) -> int:
-        """One rank on every axis."""
         return 1
 
 
@@ -287,9 +283,15 @@ class Engine(GenerationInterface):
         start = data["input_lengths"]
         end = start + MASK.sum(1).long()
         ids = F.pad(data["input_ids"], (0, 3), value=5)
-        outputs = {"output_ids": ids, "logprobs": widened(SAMPLER, ids.shape[1])}
-        outputs |= {"generation_lengths": end - start, "unpadded_sequence_lengths": end}
-        return BatchedDataDict({**outputs, "truncated": torch.zeros(2, dtype=torch.bool)})
+        return BatchedDataDict(
+            {
+                "output_ids": ids,
+                "logprobs": widened(SAMPLER, ids.shape[1]),
+                "generation_lengths": end - start,
+                "unpadded_sequence_lengths": end,
+                "truncated": torch.zeros(2, dtype=torch.bool),
+            }
+        )
 
 
 class Environment(EnvironmentInterface):
@@ -298,7 +300,6 @@ class Environment(EnvironmentInterface):
     global_post_process_and_metrics = _nothing
 
     def step(self, messages: list[Any], metadata: list[Any]) -> EnvironmentReturn:
-        """The end of both episodes."""
         said = [{"role": "environment", "content": "t9"} for _ in messages]
         ended = torch.ones(len(messages), dtype=torch.bool)
         return EnvironmentReturn(said, metadata, [None] * len(messages), REWARDS, ended, None)
@@ -308,11 +309,9 @@ class Replay:
     """The asynchronous trainer's buffer and its collector: one group of the two responses."""
 
     def size(self) -> int:
-        """One group."""
         return 1
 
     def has_complete_batch(self, *args: Any) -> bool:
-        """It is there from the start."""
         return True
 
     def sample(self, **keywords: Any) -> dict[str, Any]:
@@ -363,7 +362,6 @@ class Remote:
         self.remote = make
 
     def options(self, **_: Any) -> "Remote":
-        """All options mean this process."""
         return self
 
 

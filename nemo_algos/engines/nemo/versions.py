@@ -109,7 +109,6 @@ def replace_attributes(*places: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def present(module: str) -> bool:
-    """Whether this version has the module."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

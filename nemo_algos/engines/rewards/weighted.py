@@ -52,7 +52,6 @@ class InProcess:
         self.call = RewardFunction(resolve_name(path_of(function)))
 
     def score(self, columns: Columns) -> list[Verdict]:
-        """A verdict on each response."""
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if not inspect.iscoroutinefunction(self.call.function):
             return [_verdict(self.call, row) for row in rows]
@@ -74,7 +73,6 @@ class InPool:
         self.pool = VerifierPool(function, workers)
 
     def score(self, columns: Columns) -> list[Verdict]:
-        """A verdict on each response."""
         more = {name: columns[name] for name in self.names if name not in PAIR}
         return self.pool.score(*(columns[name] for name in PAIR), **more)
 
@@ -122,7 +120,6 @@ class Rewards:
         return Verdict(total, "ok", parts=parts)
 
     def close(self) -> None:
-        """End the processes."""
         for judge in self.judges.values():
             judge.close()
 

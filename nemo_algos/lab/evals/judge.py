@@ -87,7 +87,6 @@ def _questions(evaluation: Evaluation) -> list[Problem]:
 
 
 def _read_stored(file: Path, keys: dict[str, str]) -> dict[str, str]:
-    """The answers to what would be asked now."""
     cut_broken_end(file)
     rows = read_lines(file, JudgementLine)
     return {row["problem"]: row["answer"] for row in rows if keys.get(row["problem"]) == row["of"]}

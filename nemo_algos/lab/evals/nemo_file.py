@@ -109,7 +109,6 @@ class NemoRLResults:
         return Loaded(BENCHMARKS[name], self.problems, Counter(), self.source)
 
     def sample(self, wanted: Wanted, add: Add) -> None:
-        """See Sampler."""
         found = list[Generation]()
         for problem, samples in wanted:
             for i in samples:

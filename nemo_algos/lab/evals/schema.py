@@ -9,7 +9,17 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, find, load, validate
+from nemo_algos.config import (
+    ConfigError,
+    Finding,
+    Section,
+    at,
+    did_you_mean,
+    find,
+    load,
+    refuse_first,
+    validate,
+)
 from nemo_algos.engines.data.prompts import TrainedPrompt
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local.schema import LocalConfig, PolicySection
@@ -249,12 +259,20 @@ class Measure(Section):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
-        if self.ucc_similarity not in self.similarities:
-            raise ValueError(f"ucc_similarity={self.ucc_similarity} must be in `similarities`")
-        if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):
-            raise ValueError("ucc_similarity=edit needs `edit_unit: word`")
-        if ("embedding" in self.similarities) != bool(self.embedding_model):
-            raise ValueError("embedding in `similarities` and `embedding_model` need each other")
+        refuse_first(
+            (
+                self.ucc_similarity not in self.similarities,
+                f"ucc_similarity={self.ucc_similarity} must be in `similarities`",
+            ),
+            (
+                (self.ucc_similarity, self.edit_unit) == ("edit", "char"),
+                "ucc_similarity=edit needs `edit_unit: word`",
+            ),
+            (
+                ("embedding" in self.similarities) != bool(self.embedding_model),
+                "embedding in `similarities` and `embedding_model` need each other",
+            ),
+        )
         return self
 
 
@@ -288,33 +306,36 @@ class EvalConfig(Section, Generic[Model]):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
-        if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
-            raise ValueError(
-                "benchmarks: a NeMo-RL file contains one benchmark. Name that one only."
-            )
-        if isinstance(self.model, LocalModel) and not self.sampling.temperature:
-            raise ValueError(
-                "sampling.temperature: the embedded engine cannot decode greedily. Set it above 0."
-            )
-        if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
-            raise ValueError(
-                "sampling.logprobs: only `model.engine: endpoint` supports it. Remove it."
-            )
-        if self.sampling.perturbation and not isinstance(self.model, LocalModel):
-            raise ValueError(
+        refuse_first(
+            (
+                isinstance(self.model, NemoRLFile) and len(self.chosen) > 1,
+                "benchmarks: a NeMo-RL file contains one benchmark. Name that one only.",
+            ),
+            (
+                isinstance(self.model, LocalModel) and not self.sampling.temperature,
+                "sampling.temperature: the embedded engine cannot decode greedily. Set it above 0.",
+            ),
+            (
+                self.sampling.logprobs and not isinstance(self.model, EndpointModel),
+                "sampling.logprobs: only `model.engine: endpoint` supports it. Remove it.",
+            ),
+            (
+                self.sampling.perturbation and not isinstance(self.model, LocalModel),
                 "sampling.perturbation: a server cannot change its sampling at one token. Set "
-                "`model.engine=local`."
-            )
-        if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
-            raise ValueError(
+                "`model.engine=local`.",
+            ),
+            (
+                self.sampling.max_tokens
+                and "max_completion_tokens" in getattr(self.model, "extra", {}),
                 "`sampling.max_tokens` and `model.extra.max_completion_tokens` mean the same. Set "
-                "one of them."
-            )
-        if len(self.folder.name.encode(errors="replace")) > LONGEST_PART:
-            raise ValueError(
+                "one of them.",
+            ),
+            (
+                len(self.folder.name.encode(errors="replace")) > LONGEST_PART,
                 f"out: the folder {str(self.folder)[:40]}..., named after the model, is too long "
-                "for a path. Set it."
-            )
+                "for a path. Set it.",
+            ),
+        )
         return self
 
     @property

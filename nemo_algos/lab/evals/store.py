@@ -139,9 +139,13 @@ class Store:
         for problem, generation, verdict in judged:
             key = self._judged(problem, generation)
             self.verdicts[problem.id, generation.sample] = key, verdict
-            row = {"problem": problem.id, "sample": generation.sample}
-            row |= {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
-            rows.append({**row, "of": key})
+            row = {
+                "problem": problem.id,
+                "sample": generation.sample,
+                **{k: getattr(verdict, k) for k in ("reward", "status", "detail")},
+                "of": key,
+            }
+            rows.append(row)
         append_lines(self.folder / "verdicts.jsonl", rows)
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:

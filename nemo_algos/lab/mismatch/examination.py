@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.hypotheses.records import FAR, ROUNDING, minimize
+from nemo_algos.lab.mismatch.hypotheses.records import FAR, ROUNDING, Array, minimize
 from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, tempered
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora, routers
 from nemo_algos.lab.mismatch.network import Logits, Network, confirm, in_bfloat16, load, recompute
@@ -29,7 +29,6 @@ UNSURE = 1e-4  # the least 1 - p that a log-prob is compared with
 STRAY = 2e-3  # of the tokens, which rounding puts beyond a filter's edge
 GREEDY = 0.1  # of the share of tokens that should not be the likeliest one
 MISSING = 15.0  # tokens that a filter's edge leaves out: fewer are no edge
-Array = np.ndarray
 SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 ADOPTED = 8  # responses that decide whether --model lacks the adapter

@@ -12,9 +12,8 @@ import numpy as np
 
 from nemo_algos.lab.evals.endpoint import Client, NoAnswer
 from nemo_algos.lab.evals.schema import URL
-from nemo_algos.lab.mismatch.responses import Responses
+from nemo_algos.lab.mismatch.responses import Array, Responses
 
-Array = np.ndarray
 SECONDS = 300.0  # of a whole answer
 # responses that are asked; tokens generated; of each the likeliest
 ROWS = 16
@@ -92,7 +91,6 @@ class Server:
             raise ValueError(f"{self.url} returns no {what}. Use vLLM's server.") from None
 
     def _asked(self, path: str, key: str, body: dict[str, Any] | None = None) -> list[Any]:
-        """The objects of a list in an answer."""
         where = f"{self.url}{path}"
         try:
             content = asyncio.run(self.client.ask(path, body))
@@ -130,8 +128,10 @@ def recorded(some: Responses, now: Sequence[Array]) -> Seen:
     """The server's log-probs of the file's tokens, against both sides of the file."""
     values = np.concatenate([found[r.at - 1] for r, found in zip(some.each, now, strict=True)])
     away = {n: float(np.abs(values - some.column(n)).mean()) for n in ("sampler", "trainer")}
-    text = f"the same tokens differ by {away['sampler']:.2g} nats from the file's sampler and by "
-    text += f"{away['trainer']:.2g} from its trainer (without temperature and top-p)"
+    text = (
+        f"the same tokens differ by {away['sampler']:.2g} nats from the file's sampler and by "
+        f"{away['trainer']:.2g} from its trainer (without temperature and top-p)"
+    )
     return Seen("recorded", away["sampler"] > ROUNDING, text)
 
 
@@ -160,8 +160,10 @@ def _sampling(server: Server, prompt: list[int]) -> Iterator[Seen]:
     found = {name: solved(plain, server.likeliest(prompt, **given)) for name, given in ways.items()}
     processed = abs(found["asked"][0] - ASKED[0]) < CLOSE
     told = "after" if processed else "before"
-    text = f"log-probs are computed {told} the sampling parameters (temperature {ASKED[0]:g} "
-    text += f"was asked, {found['asked'][0]:.2f} found; top-p {ASKED[1]:g} was asked, "
+    text = (
+        f"log-probs are computed {told} the sampling parameters (temperature {ASKED[0]:g} "
+        f"was asked, {found['asked'][0]:.2f} found; top-p {ASKED[1]:g} was asked, "
+    )
     yield Seen("logprobs_mode", False, f"{text}{found['top_p'][1]:.2f} found)")
     heat, kept = found["default"]
     text = f"a request without parameters has temperature {heat:.2f}"

@@ -22,9 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from nemo_algos.config import first_line
 from nemo_algos.engines.local.hf import from_pretrained
 from nemo_algos.engines.mismatch.responses import Response
-from nemo_algos.lab.mismatch.responses import Responses
+from nemo_algos.lab.mismatch.responses import Array, Responses
 
-Array = np.ndarray
 TOP = 256  # logits that are kept as they are
 # nats: the others are counted in bins so wide below the largest
 WIDTH = 0.125
@@ -167,7 +166,6 @@ class Network:
 
     @property
     def head(self) -> Any:
-        """The output head."""
         return self.model.get_output_embeddings()
 
 
@@ -300,7 +298,6 @@ def logprobs(z: Tensor, response: Response) -> Tensor:
 
 
 def modules(network: Network, *endings: str) -> list[nn.Module]:
-    """Those whose names end so."""
     return [m for name, m in network.model.named_modules() if name.endswith(endings)]
 
 

@@ -9,11 +9,10 @@ from markupsafe import Markup
 
 from nemo_algos import page
 from nemo_algos.lab.mismatch import CAUSES
-from nemo_algos.lab.mismatch.responses import Responses
+from nemo_algos.lab.mismatch.responses import Array, Responses
 from nemo_algos.lab.mismatch.verdict import Diagnosis
 from nemo_algos.style import COLORS, canvas, plain_ticks, svg
 
-Array = np.ndarray
 # inches; of an axis; points that are drawn
 SIZE = (5.2, 3.0)
 BINS = 24

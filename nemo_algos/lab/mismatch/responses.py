@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.engines.mismatch.responses import MICRO_BATCHES, Response, responses
+from nemo_algos.engines.mismatch.responses import MICRO_BATCHES, Array, Response, responses
 from nemo_algos.lab.mismatch.hypotheses.records import Record
 
-Array = np.ndarray
 LONGEST = 512  # tokens of a response that are recomputed
 WORST = 4  # of so many responses one is picked since it differs most
 

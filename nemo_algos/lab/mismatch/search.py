@@ -11,7 +11,7 @@ import numpy as np
 
 from nemo_algos.lab.mismatch.hypotheses import forward, records, sampling, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
-from nemo_algos.lab.mismatch.hypotheses.records import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.records import Array, Fit, Record
 from nemo_algos.lab.mismatch.hypotheses.sampling import Parameters, Sampling
 from nemo_algos.lab.mismatch.network import Change, Logits, Network, recompute
 from nemo_algos.lab.mismatch.responses import Responses
@@ -19,9 +19,10 @@ from nemo_algos.lab.mismatch.responses import Responses
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SOLVED_FOR = 1200  # tokens that a parameter is solved for
-Array = np.ndarray
 FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
+# one may nearly do what another does: all are tried
+COMPUTED = {hypothesis.name for hypothesis in forward.COMPUTED[:-1]}
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
 EXACT = 0.05  # of that level: float32; two levels that differ by less are alike
 # standard deviations, share of the tokens: then the side is in float32
@@ -109,7 +110,6 @@ class Side(NamedTuple):
         return mixed if mixed.level <= most else whole
 
     def first(self, count: int) -> Side:
-        """The side cut to its first `count` tokens."""
         tokens = np.arange(count)
         return Side(self.record.only(tokens), self.base.only(tokens))
 
@@ -356,8 +356,13 @@ class Search:
                 continue
             self.progress(hypothesis.name)
             hypothesis.attempt(self.case, attempt)
-            if any(one.level <= enough for one in tried[1:]):
+            if hypothesis.name not in COMPUTED and any(one.level <= enough for one in tried[1:]):
                 break
+        within = [one for one in tried if one.level <= self.most]
+        if network is not self.forwards[0][0] and start.level > self.most:
+            for one in within:  # a record in float32 tells apart what bf16's rounding does not
+                logits = recompute(self.forwards[0][0], some, one.state.changes)
+                tried.append(side.reached(one.state, logits))
         return tried, start.level
 
 

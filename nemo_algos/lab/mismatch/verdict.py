@@ -71,12 +71,10 @@ class Diagnosis:
 
     @cached_property
     def where(self) -> list[Bucket]:
-        """What the tokens that differ have in common."""
         return buckets(self.tokens)
 
     @cached_property
     def worst(self) -> list[dict[str, Any]]:
-        """The tokens that differ most."""
         return worst(self.tokens, self.decode)
 
     @property
@@ -87,7 +85,6 @@ class Diagnosis:
 
     @property
     def next_step(self) -> str:
-        """What to do."""
         if self.verdict == "few":
             return (
                 f"Dump more steps: at least {TOKENS} tokens and {RESPONSES} responses are needed."
@@ -162,8 +159,10 @@ def _surprising(tokens: Responses) -> Diagnosis | None:
     if not found.pvalue < SURPRISE:
         return None
     more = "more" if rows.mean() > 0 else "less"
-    text = f"both sides agree, but the tokens are {abs(rows.mean()):.2g} nats {more} surprising "
-    text += f"than the entropy says: {WITH_MODEL}"
+    text = (
+        f"both sides agree, but the tokens are {abs(rows.mean()):.2g} nats {more} surprising "
+        f"than the entropy says: {WITH_MODEL}"
+    )
     return Diagnosis("unknown", text, tokens, [], ["recorded_before", "greedy", "speculative"])
 
 
@@ -240,15 +239,19 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     beyond = examination.beyond
     if not examination.unexplained and not causes and len(beyond):
         rows = np.unique(tokens.row[beyond])
-        text = f"the sides agree in {count} that were recomputed, but {len(beyond)} tokens of "
-        text += f"{len(rows)} responses are further apart than rounding, the first in response "
-        text += f"{rows[0]}. Run it with --responses {len(tokens.each)}, or with those rows alone"
+        text = (
+            f"the sides agree in {count} that were recomputed, but {len(beyond)} tokens of "
+            f"{len(rows)} responses are further apart than rounding, the first in response "
+            f"{rows[0]}. Run it with --responses {len(tokens.each)}, or with those rows alone"
+        )
         return Diagnosis("unknown", text, tokens)
     if not examination.unexplained:
         alike = [_alike(name, value) for name, value in examination.shared.items()]
-        rest = f"both sides have {' and '.join(alike)}, " if alike else ""
-        rest += f"the rest is rounding, in {count}"
-        rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
+        shared = f"both sides have {' and '.join(alike)}, " if alike else ""
+        rest = (
+            f"{shared}the rest is rounding, in {count} (bfloat16 rounds by "
+            f"{examination.rounding:.2g} nats here)"
+        )
         return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
     near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
     sides = {name: examination.sides[name] for name in examination.unexplained}

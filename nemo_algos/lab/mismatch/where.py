@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from nemo_algos.lab.mismatch.responses import Responses
+from nemo_algos.lab.mismatch.responses import Array, Responses
 
-Array = np.ndarray
 LEAST = 5  # tokens of a bucket
 CHANCE = 1e-3  # that any bucket of a file without a pattern stands out so far
 ALIKE = 0.8  # of the tokens of two buckets: then the one with fewer parts is told

@@ -90,7 +90,6 @@ class Stored:
 
 
 def _at(places: Mapping[str, Container[int]], file: Path, shape: type[JsonObject]) -> Iterator[Any]:
-    """The file's rows of these problems and samples."""
     rows = read_lines(_there(file), shape)
     return (row for row in rows if row["sample"] in places.get(row["problem"], ()))
 

@@ -36,8 +36,11 @@ def figures(
     """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
     with_it = [(g, tuple(run for run in g.runs if benchmark in run.evals)) for g in groups]
     having = [group._replace(runs=runs) for group, runs in with_it if runs]
-    made = [_over_k(name, benchmark, having) for name in CURVES]
-    made += [_over_thresholds(benchmark, having), by_difficulty(benchmark, having, buckets)]
+    made = [
+        *(_over_k(name, benchmark, having) for name in CURVES),
+        _over_thresholds(benchmark, having),
+        by_difficulty(benchmark, having, buckets),
+    ]
     return [figure for figure in made if figure.lines]
 
 
@@ -65,7 +68,6 @@ def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
 def _lines(
     benchmark: str, groups: Sequence[Group], curve_of: Callable[[Measured], Curve | None]
 ) -> list[Line]:
-    """A line per group of the curve."""
     lines = []
     for group in groups:
         curves = [c for run in group.runs if (c := curve_of(run.evals[benchmark]))]

@@ -196,7 +196,6 @@ def evaluations(folder: Path) -> dict[str, Path]:
 
 
 def _if_there(path: Path, shape: type[JsonObject] = JsonObject) -> dict[str, Any]:
-    """Empty where there is no such file."""
     return read_object(path, shape) if path.exists() else {}
 
 

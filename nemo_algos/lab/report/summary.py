@@ -120,12 +120,18 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
     columns = [run for run in runs if benchmark in run.evals]
     metrics = [run.evals[benchmark] for run in columns]
     size = [TableCell(f"{m['problems']} × {m['samples']}") for m in metrics]  # noqa: RUF001
-    named = ["mean", *(f"pass@{k}" for k in _ks(columns, benchmark))]
-    named += [f"ucc@{max(m['samples'] for m in metrics)}"]
-    named += [s for s in dict.fromkeys(s for m in metrics for s in m["scalars"]) if s != "mean"]
-    rows = [("problems × samples", size)]  # noqa: RUF001
-    rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
-    rows += [("not judged", [_unjudged_cell(m["statuses"]) for m in metrics])]
+    scalars = dict.fromkeys(s for m in metrics for s in m["scalars"])
+    named = [
+        "mean",
+        *(f"pass@{k}" for k in _ks(columns, benchmark)),
+        f"ucc@{max(m['samples'] for m in metrics)}",
+        *(name for name in scalars if name != "mean"),
+    ]
+    rows = [
+        ("problems × samples", size),  # noqa: RUF001
+        *((name, [_cell(run, benchmark, name, against) for run in columns]) for name in named),
+        ("not judged", [_unjudged_cell(m["statuses"]) for m in metrics]),
+    ]
     notes = [f"{label}: {reason}" for label, reason in against.reasons.items()]
     for run in columns:
         counts = run.evals[benchmark].get("excluded", {})

@@ -49,18 +49,18 @@ def verify_code(response: str, answer: str) -> float:
     except SandboxError:
         _sandbox.cache_clear()
         raise
-    if program.failure == "late":
-        raise TimeoutError(f"the program used up its {seconds:g} s of CPU time")
-    if program.failure == "stuck":
-        raise TimeoutError(f"the program did not answer in {seconds * PATIENCE:g} s: it waits")
-    if program.failure == "misused":
-        raise ValueError(
+    failures = {
+        "late": TimeoutError(f"the program used up its {seconds:g} s of CPU time"),
+        "stuck": TimeoutError(f"the program did not answer in {seconds * PATIENCE:g} s: it waits"),
+        "misused": ValueError(
             "The tests pass more than 16 MiB, or other values than numbers, texts and lists."
-        )
-    if program.failure == "killed":
-        raise RuntimeError(
+        ),
+        "killed": RuntimeError(
             "The program was killed from outside. Check that the machine has enough memory."
-        )
+        ),
+    }
+    if program.failure in failures:
+        raise failures[program.failure]
     return float(passed and not program.failure)
 
 

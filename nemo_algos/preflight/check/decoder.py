@@ -115,7 +115,6 @@ class Model(BaseModel):
         return self.parameters - self.encoders - self.having("E") * unmet * self.expert
 
     def having(self, part: str) -> int:
-        """Layers with this part."""
         return sum(part in layer for layer in self.layers)
 
 

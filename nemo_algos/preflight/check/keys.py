@@ -97,10 +97,16 @@ def _unknown(
 
 
 def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> set[str]:
-    known = {*_paths(base), *UNDECLARED, *release.declared, *OURS, *AMONG}
-    known |= {f"{section}._override_" for section in base}
-    known |= {f"data.{split}.{key}" for split in SPLITS for key in release.data_set_keys}
-    known |= {f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments)}
+    known = {
+        *_paths(base),
+        *UNDECLARED,
+        *release.declared,
+        *OURS,
+        *AMONG,
+        *(f"{section}._override_" for section in base),
+        *(f"data.{split}.{key}" for split in SPLITS for key in release.data_set_keys),
+        *(f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments)),
+    }
     for name in release.environments:
         known |= {f"env.{name}.{key}" for key in _environment(release, name)}
     if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name

@@ -102,12 +102,10 @@ def _cached(name: str) -> str:
 
 
 def home() -> Path:
-    """Hugging Face's folder of the user."""
     return Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
 
 
 def hub() -> Path:
-    """Where its hub is cached."""
     return Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
 
 
@@ -151,7 +149,6 @@ def facts(values: Mapping[str, Any], where: str) -> Model:
 
 
 def _network_of(values: Mapping[str, Any], where: str) -> Any:
-    """The whole model, without memory."""
     try:
         import torch
         import transformers
@@ -181,7 +178,6 @@ def _network_of(values: Mapping[str, Any], where: str) -> Any:
 
 
 def _class(config: type, transformers: Any) -> Any:
-    """The model of a config."""
     for auto in (transformers.AutoModelForImageTextToText, transformers.AutoModelForCausalLM):
         if config in auto._model_mapping:
             return auto._model_mapping[config]

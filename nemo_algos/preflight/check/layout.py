@@ -40,7 +40,6 @@ class Layout(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole run."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -140,7 +139,6 @@ class Run:
 
 
 def layout(plain: Mapping[str, Any]) -> Layout:
-    """The layout of a resolved NeMo-RL config."""
     megatron = bool(at(plain, f"{MEGATRON}.enabled"))
     section = at(plain, MEGATRON if megatron else DTENSOR) or {}
     name = "{}_model_parallel_size" if megatron else "{}_parallel_size"

@@ -100,7 +100,6 @@ class Preflight(Run):
 
     @property
     def vllm(self) -> bool:
-        """Whether vLLM generates."""
         return self["policy.generation.backend"] == "vllm"
 
     @property
@@ -160,12 +159,10 @@ class LocalRun:
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return self["policy.model_name"]
 
     @property
     def functions(self) -> dict[str, Reward]:
-        """The reward functions by name."""
         _ = self["data.rewards"], self["data.verifier"]
         return self.config.data.functions
 

@@ -53,7 +53,6 @@ class Plan(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether training fits the GPU."""
         return sum(self.training.values()) <= self.run.gpu.memory
 
     @property
@@ -98,12 +97,10 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Steps of the run."""
         return self.run["grpo.max_num_steps"]
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of the run."""
         return self.steps * self.step_seconds * self.run.layout.gpus / 3600
 
     def numbers(self) -> dict[str, Any]:
@@ -173,7 +170,6 @@ def both_ends(p: Plan) -> dict[float, float]:
 
 
 def with_keys(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """The config with these keys set."""
     out = deepcopy(dict(plain))
     for path, value in change.items():
         set_at(out, path, value)

@@ -220,7 +220,6 @@ def _verdict(p: Plan, change: Change | None) -> str:
 
 
 def sizes(p: Plan) -> str:
-    """A layout's name."""
     lay = p.run.layout
     again = p.run.backend("activation_checkpointing")
     return (

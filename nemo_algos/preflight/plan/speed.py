@@ -171,7 +171,6 @@ def skips_log_probs(run: Setup) -> bool:
 
 
 def passes(run: Setup) -> int:
-    """Passes over each batch."""
     return run[EPOCHS] or 1
 
 

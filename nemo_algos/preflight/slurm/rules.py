@@ -72,9 +72,13 @@ def refusal(option: str) -> str:
 
 
 def problems(job: Job, folder: Path) -> Iterator[Finding]:
-    values = {f"--{name}": value for name, value in job._asdict().items()}
-    values |= {"--sbatch": job.options, "--checkout": job.nemo_rl, "--out": folder}
-    values |= {"checkout": ROOT}
+    values = {
+        **{f"--{name}": value for name, value in job._asdict().items()},
+        "--sbatch": job.options,
+        "--checkout": job.nemo_rl,
+        "--out": folder,
+        "checkout": ROOT,
+    }
     for option, (shape, hint) in SHAPES.items():
         given = values[option]
         for value in map(str, given if isinstance(given, tuple) else [given]):

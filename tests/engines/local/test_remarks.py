@@ -39,8 +39,8 @@ def healthy(seed=0, steps=STEPS, rho=0.9):
     return rows
 
 
-def told(rows, **given):
-    remarks = Remarks(8, 64, 12)
+def told(rows, group=8, **given):
+    remarks = Remarks(group, 64, 12)
     found = [s for n, row in enumerate(rows, 1) for s in remarks.of(n, row, **given)]
     return remarks, found
 
@@ -62,9 +62,73 @@ DEATHS = {
     "no entropy": ({"entropy/exact": 1e-6}, "entropy 1e-06"),
     "clipped": ({"clip/fraction": 0.97}, "clipping 97%"),
     "unlearned": ({"reward/mean": 0.05}, "0.05 less than half of the best"),
-    "weights gone": ({"correction/ess": 0.01}, "correction/ess=0.01"),
-    "nan": ({"loss": math.nan, "grad_norm": math.nan}, "finite loss=nan grad_norm=nan"),
+    "below 0": ({"reward/mean": -0.2}, "-0.2 less than half of the best"),
+    "no entropy where only an approximation is known": (
+        {"entropy/exact": None, "entropy/approximate": 1e-6},
+        "entropy 1e-06",
+    ),
+    "weights gone": ({"correction/ess": 0.45}, "correction/ess=0.45"),
+    "weights small": ({"correction/weight_mean": 0.45}, "correction/weight_mean=0.45"),
+    "nan loss": ({"loss": math.nan}, "finite loss=nan"),
+    "infinite gradient": ({"grad_norm": math.inf}, "finite grad_norm=inf"),
+    "nan reward": ({"reward/mean": math.nan}, "finite reward/mean=nan"),
 }
+FALLS = ("unlearned", "below 0")  # from what was better
+AT_ONCE = ("cut", "empty", "unjudged", "nan loss", "weights gone")
+
+# what comes near a sign, and is none
+NEAR = {
+    "cut": {"length/cut_share": 0.85},
+    "unknown": {"length/cut_share": None},
+    "advantages of flat groups": {"groups/flat_share": 1.0, "advantages/max": 1.2},
+    "weights": {"correction/ess": 0.55, "correction/weight_mean": 0.55},
+    "entropy": {"entropy/exact": 0.001},  # 1.6 nats of 8 responses
+    "entropy of nobody knows how many tokens": {"entropy/exact": 0.01, "length/mean": None},
+    "clipped": {"clip/fraction": 0.85},
+}
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_what_comes_near_a_death_is_none(near):
+    assert told(dying(NEAR[near], 5))[1] == []
+
+
+def test_the_entropy_of_groups_of_one_response_is_of_all():
+    assert told(dying({"entropy/exact": 2e-4}, 5), group=1)[1] == []
+    assert len(told(dying({"entropy/exact": 5e-5}, 5), group=1)[1]) == 1
+
+
+def test_rewards_that_were_never_better_have_no_half():
+    zero = [{**row, "reward/mean": 0.0} for row in healthy()]
+    negative = [{**row, "reward/mean": -0.5 - (n > 20)} for n, row in enumerate(healthy())]
+    assert told(zero)[1] == told(negative)[1] == []
+
+
+@pytest.mark.parametrize(("steps", "count"), [(9, 0), (10, 1)])
+def test_a_fall_is_told_where_it_lasts(steps, count):
+    rows = dying({"reward/mean": 0.05}, 31)[: 30 + steps] + healthy()
+    assert len(told(rows)[1]) == count
+
+
+def test_signs_that_begin_within_three_steps_are_one():
+    for apart, count in ((2, 1), (3, 2)):
+        rows = dying({"groups/flat_share": 1.0}, 31)
+        for row in rows[30 + apart :]:
+            row["clip/fraction"] = 0.97
+        assert len(told(rows)[1]) == count
+
+
+def test_a_step_may_have_fewer_responses():
+    (sentence,) = told([{**healthy()[0], "reward/unverified": 32, "responses": 32}])[1]
+    assert "32 of 32 responses could not be judged" in sentence
+
+
+def test_the_end_has_the_finite_evaluations_of_the_rows():
+    values = (0.5, 0.25, math.nan)
+    rows = [{**r, "validation/accuracy": v} for r, v in zip(healthy(), values, strict=False)]
+    last = []
+    told(rows)[0].end(last.append)
+    assert last == [Says("0.500, after step 1 0.250, after step 2")]
 
 
 @pytest.mark.parametrize("begin", [1, 2, 31])
@@ -72,16 +136,17 @@ DEATHS = {
 def test_each_death_is_told_once_and_at_the_end(death, begin):
     change, words = DEATHS[death]
     remarks, found = told(dying(change, begin))
-    never = begin == 1 and death.startswith("no reward")
-    if never or (begin < 11 and death == "unlearned"):
-        # there was nothing better; a reward that was always 0 is a flat group's
-        assert len(found) == (death != "unlearned")
+    if begin < 11 and death in FALLS:
+        assert found == []  # there was nothing better
         return
+    if begin == 1 and death.startswith("no reward"):
+        words = "every group same reward"
     (sentence,) = found
     assert sentence == Says(words)
     step = int(sentence.split(":")[0].removeprefix("step "))
     assert begin <= step <= begin + 9
-    assert f"since step {begin} " in sentence or step == begin
+    assert (f"since step {begin} " in sentence) == (step > begin)
+    assert step == begin or death not in AT_ONCE
     last = []
     remarks.end(last.append)
     assert last == [Says(f"60 steps 1 to 60 Warnings: 1 {words}")]
@@ -136,7 +201,8 @@ def test_the_share_of_responses_that_were_cut():
 
 def test_a_learning_rate_that_kills_is_told_and_so_is_its_end(tmp_path):
     """Also after a resume, which reads the steps before."""
-    small = ["grpo.val_samples_per_prompt=4", "logger.tensorboard_enabled=false"]
+    small = ["grpo.val_samples_per_prompt=4", "grpo.max_val_samples=8"]
+    small += ["logger.tensorboard_enabled=false"]
     small += ["policy.optimizer.kwargs.lr=0.05", f"logger.log_dir={tmp_path}"]
     done = invoke("train", "grpo.yaml", "grpo.max_num_steps=8", *small)
     assert done.exit_code == 0, done.output

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import math_verifier
 import pytest
+from matrix import some_of
 
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.engines.rewards.math import verify_math
@@ -77,7 +78,7 @@ NOTATIONS = {
 }
 
 
-@pytest.mark.parametrize("gold", GOLDS)
+@pytest.mark.parametrize("gold", some_of(GOLDS, 4))
 def test_a_font_changes_no_answer(gold):
     assert [x for f in FONTS if verify_math(box(x := f.replace("G", gold)), gold) != 1] == []
     others = [other for other in GOLDS if other != gold]

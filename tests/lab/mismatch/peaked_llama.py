@@ -1,4 +1,4 @@
-"""A small model with a peaked distribution, its rollouts, and their log-probs row by row."""
+"""A small model with a peaked distribution, its rollouts, and their log-probs."""
 
 from __future__ import annotations
 
@@ -88,12 +88,15 @@ class Rollouts:
 
 @torch.no_grad()
 def logits(made: Any, rollouts: Rollouts, **given: Any) -> list[Tensor]:
-    """What predicts each response's tokens [n,V], one row at a time."""
-    found = []
-    for p, r in zip(rollouts.prompts, rollouts.responses, strict=True):
-        z = made(input_ids=torch.cat([p, r])[None], **given).logits[0]
-        found.append(z[len(p) - 1 : -1])
-    return found
+    """What predicts each response's tokens [n,V]; rows of one length at once, none is padded."""
+    pairs = [*zip(rollouts.prompts, rollouts.responses, strict=True)]
+    rows = [torch.cat(pair) for pair in pairs]
+    found = dict[int, Tensor]()
+    for width in {len(row) for row in rows}:
+        alike = [i for i, row in enumerate(rows) if len(row) == width]
+        made_of = made(input_ids=torch.stack([rows[i] for i in alike]), **given).logits
+        found |= zip(alike, made_of, strict=True)
+    return [found[i][len(p) - 1 : -1] for i, (p, _) in enumerate(pairs)]
 
 
 def logprobs(z: list[Tensor], rollouts: Rollouts) -> list[Tensor]:
@@ -142,18 +145,26 @@ def sampled(made: Any, seed: int = 0, change: Any = None) -> Rollouts:
 
 @torch.no_grad()
 def drawn(made: Any, seed: int, change: Any) -> Rollouts:
+    """Prompts of one length are answered at once."""
     draws = torch.Generator().manual_seed(seed)
-    prompts, responses = [], []
+    prompts, noise = [], []
     for i in range(PROMPTS):
         prompt = torch.randint(3, VOCABULARY, (5 + i % 4,), generator=draws)
         prompt[0] = CONFIG["bos_token_id"]
         for j in range(SAMPLES):
-            ids = prompt
-            for _ in range(LENGTH - 2 * j):
-                z = change(made(input_ids=ids[None]).logits[0, -1])
-                ids = torch.cat([ids, torch.multinomial(z.softmax(-1), 1, generator=draws)])
             prompts.append(prompt)
-            responses.append(ids[len(prompt) :])
+            lots = torch.empty(LENGTH - 2 * j, made.config.vocab_size)
+            noise.append([lot.exponential_(generator=draws) for lot in lots])
+    rows = list(prompts)
+    for width in {len(prompt) for prompt in prompts}:
+        alike = [i for i, prompt in enumerate(prompts) if len(prompt) == width]
+        for place in range(LENGTH):
+            some = [i for i in alike if place < len(noise[i])]
+            z = made(input_ids=torch.stack([rows[i] for i in some])).logits[:, -1]
+            for i, own in zip(some, z, strict=True):
+                token = (change(own).softmax(-1) / noise[i][place]).argmax()  # as multinomial does
+                rows[i] = torch.cat([rows[i], token[None]])
+    responses = [row[len(prompt) :] for prompt, row in zip(prompts, rows, strict=True)]
     return Rollouts(prompts, responses)
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import folders
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from says import Says
@@ -79,6 +80,8 @@ def test_a_metric_that_is_always_zero_is_named_and_not_drawn():
     assert [figure.title for figure in drawn] == ["etr/a"] and zero == ["mismatch/max"]
     seeds = groups([run("a", metrics=first), run("b", seed=2, metrics=second)])
     assert [figure.title for figure in training.figures(seeds)[0]] == ["etr/a"]
+    opposed = [run(k, seed=y, metrics={"etr/a": ([1], [y])}) for k, y in (("a", 0.5), ("b", -0.5))]
+    assert [figure.title for figure in training.figures(groups(opposed))[0]] == ["etr/a"]
     unknown = groups([run("a", metrics={"mismatch/max": ([1], [float("nan")])})])
     assert training.figures(unknown)[1] == []
 
@@ -105,6 +108,19 @@ def test_few_points_have_markers_and_steps_are_whole(tmp_path, values, markers):
     assert svg.count('id="f.0.') == 3 + markers  # values, their mean, not finite
     ticks = re.findall(r'<g id="xtick_\d+">.*?>([^<>]+)</text>', svg, re.DOTALL)
     assert len(ticks) >= 2 and all(float(tick).is_integer() for tick in ticks)
+
+
+def test_what_has_no_place_on_a_scale_is_marked_at_its_edge():
+    """Not finite at the top, 0 and below at the bottom of a log scale."""
+    line = Line("a", "#000000", [1, 2, 3, 4, 5], [0.5, 0.0, np.nan, -1.0, 0.25])
+    for scale, zeros, marked in (("log", 2, {0.97: [3], 0.03: [2, 4]}), ("linear", 0, {0.97: [3]})):
+        figure = Figure("f", "T", "step", "y", [line], scale=scale)
+        assert (figure.nonfinite, figure.zeros) == (1, zeros)
+        axes = plt.figure().add_subplot()
+        figure._draw(axes)
+        crosses = [one for one in axes.lines if one.get_marker() == "x" and len(one.get_xdata())]
+        assert {one.get_ydata()[0]: [*one.get_xdata()] for one in crosses} == marked
+        plt.close("all")
 
 
 def test_a_run_has_a_column_of_what_it_has():

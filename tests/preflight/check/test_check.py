@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from matrix import some_of
+from matrix import one_of_each, some_of
 from mistakes import DENSE, MISTAKES, MOE, ONE, RIGHT, SHARED
 from releases import MAIN
 from says import Says
@@ -60,7 +60,11 @@ def found(config, overrides, path, words, release=MAIN):
     return [f for f in findings if f.path.startswith(path) and f.message == Says(words)]
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+@pytest.mark.parametrize(
+    "mistake",
+    one_of_each([*MISTAKES, *SHARED], lambda m: (m.rule, m.severity, m.path.split(".")[0])),
+    ids=lambda m: f"{m[0]}-{m[4]}",
+)
 def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
     rule, config, overrides, severity, path, words = mistake
     monkeypatch.delenv("WANDB_MODE")
@@ -127,7 +131,7 @@ def test_plan_and_slurm_refuse_what_check_refuses(rule, tmp_path):
     assert set(errors) <= {str(f) for f in error.value.findings}
 
 
-@pytest.mark.parametrize(("config", "overrides"), RIGHT)
+@pytest.mark.parametrize(("config", "overrides"), some_of(RIGHT, 60))
 def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
     assert not [f for f in check(path_of(config), overrides, MAIN) if f.severity != "note"]
 

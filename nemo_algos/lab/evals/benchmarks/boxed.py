@@ -60,7 +60,6 @@ def problems(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 
 def _question(row: Row, wording: TrainedPrompt) -> Asked:
-    """The problem's text, or its conversation."""
     names = (wording.input_key, *QUESTION)
     value = row.need(*names)
     if isinstance(value, list):

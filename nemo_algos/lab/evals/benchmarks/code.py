@@ -219,7 +219,6 @@ def _of_cases(prompt: str, entry_point: str, cases: list[Any], tests: str) -> st
 
 
 def _lines(value: Any) -> str:
-    """A text; some problems have a list of its lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

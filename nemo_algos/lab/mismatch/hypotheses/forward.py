@@ -7,13 +7,14 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.responses import Response
+from nemo_algos.engines.mismatch.responses import Array, Response
 from nemo_algos.lab.mismatch.network import (
     Change,
     Lines,
@@ -24,9 +25,9 @@ from nemo_algos.lab.mismatch.network import (
     modules,
 )
 
-Array = np.ndarray
-# rotary scalings, and the numbers that one needs besides its factor
+# rotary scalings, and the numbers that one needs besides its factor and the length before it
 SCALINGS = {"linear": {}, "yarn": {}, "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
+ORIGINAL = "original_max_position_embeddings"
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
 
 
@@ -62,18 +63,12 @@ def named(*attempts: Callable[[Case, Attempt], object]) -> list[Hypothesis]:
     return [Hypothesis(attempt.__name__, attempt) for attempt in attempts]
 
 
-def search_grid(
-    attempt: Attempt,
-    name: str,
-    grid: Sequence[float],
-    change: Callable[[Any], Change],
-    steps: int = 5,
-) -> float:
-    """A grid, then between the neighbours of its best value, if it helps; integers stay so.
+def search_grid(level: Callable[[Any], float], grid: Sequence[float], steps: int = 5) -> Any:
+    """The value that leaves the least level: of a grid, then between the neighbours of its best.
 
-    The least level of all, 1 without any.
+    Integers stay so. It goes on beyond the grid only if the best value helps.
     """
-    levels = {value: attempt({name: value}, change(value)) for value in grid}
+    levels = {value: level(value) for value in grid}
     whole = all(isinstance(value, int) for value in grid)
     for _ in range(steps if len(levels) > 1 else 0):
         known = sorted(levels)
@@ -85,8 +80,8 @@ def search_grid(
         value = (low + high) // 2 if whole else (low + high) / 2
         if value in levels:
             break
-        levels[value] = attempt({name: value}, change(value))
-    return min(levels.values(), default=1.0)
+        levels[value] = level(value)
+    return min(levels, key=levels.__getitem__, default=None)
 
 
 def of_lines(edit: Callable[..., Any]) -> Change:
@@ -154,9 +149,9 @@ def truncated(case: Case, attempt: Attempt) -> None:
     """The prompt is cut on its left, by so many tokens or to so many."""
     grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
     cut = lambda n: _behind(lambda r: r.prompt[min(n, r.begin - 1) :])  # noqa: E731
-    search_grid(attempt, "cut", grid, cut, steps=6)
+    search_grid(lambda n: attempt({"cut": n}, cut(n)), grid, steps=6)
     grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
-    search_grid(attempt, "kept", grid, lambda n: _behind(lambda r: r.prompt[-n:]))
+    search_grid(lambda n: attempt({"kept": n}, _behind(lambda r: r.prompt[-n:])), grid)
 
 
 def _turns(prompt: Array) -> Array:
@@ -228,13 +223,13 @@ def rope_base(case: Case, attempt: Attempt) -> None:
     if rope := _rope(case):
         theta = rope["rope_theta"]
         grid = sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta})
-        search_grid(attempt, "theta", grid, lambda base: _rotary(case, rope_theta=base))
+        search_grid(lambda base: attempt({"theta": base}, _rotary(case, rope_theta=base)), grid)
 
 
 def rope_scaling(case: Case, attempt: Attempt) -> None:
     """Positions are divided by a factor (linear, YaRN, Llama 3), or the model's own is lost.
 
-    The length before a scaling is the folder's, or what its longest is a multiple of.
+    The length before a scaling is the folder's, or this divided by a power of 2.
     """
     rope = _rope(case)
     if not rope:
@@ -242,23 +237,27 @@ def rope_scaling(case: Case, attempt: Attempt) -> None:
     if rope.get("rope_type", "default") != "default":
         attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
     longest = case.network.model.config.max_position_embeddings
-    original = rope.get("original_max_position_embeddings", longest)
+    longest = rope.get(ORIGINAL, longest)
     for kind, ends in SCALINGS.items():
-        of_kind = lambda found, change, kind=kind: attempt(  # noqa: E731
-            {"rope_type": kind, **found}, change
-        )
-        scaled = lambda by, kind=kind, ends=ends, length=original: _rotary(  # noqa: E731
-            case, rope_type=kind, factor=by, original_max_position_embeddings=length, **ends
-        )
-        search_grid(of_kind, "factor", (0.5, 2.0, 4.0, 8.0), scaled)
-        for by in (2.0, 4.0, 8.0) if kind != "linear" else ():
-            of_kind({"factor": by}, scaled(by, length=int(original / by)))
+
+        @cache
+        def scaled(factor: float, length: int, kind: str = kind, ends: Any = ends) -> float:
+            found: dict[str, Any] = {"rope_type": kind, "factor": factor}
+            if length:
+                found[ORIGINAL] = length
+            return attempt(found, _rotary(case, **found, **ends))
+
+        lengths = [0] if kind == "linear" else [longest // n for n in (1, 2, 4, 8, 16)]
+        factor = 8.0
+        for _ in range(2):  # each where the other one is best
+            length = min(lengths, key=partial(scaled, factor))
+            factor = search_grid(lambda by, length=length: scaled(by, length), (0.5, 2.0, 4.0, 8.0))
 
 
 def attention_scale(case: Case, attempt: Attempt) -> None:
     """Attention's logits are multiplied by another number than 1 / sqrt(head size)."""
     by = lambda factor: of_attribute("scaling", lambda value: value * factor)  # noqa: E731
-    search_grid(attempt, "scale", (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0), by)
+    search_grid(lambda f: attempt({"scale": f}, by(f)), (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0))
 
 
 def norm_eps(case: Case, attempt: Attempt) -> None:

@@ -57,7 +57,6 @@ class Record:
         return np.minimum(np.nan_to_num(off, nan=CAP), CAP)
 
     def level(self, predicted: Array) -> float:
-        """The mean of `off`."""
         return float(self.off(predicted).mean())
 
     def levels(self, predicted: Array) -> Array:

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy.optimize import least_squares
 
-from nemo_algos.lab.mismatch.hypotheses.records import CAP, Record, error, minimize
+from nemo_algos.lab.mismatch.hypotheses.records import CAP, Array, Record, error, minimize
 from nemo_algos.lab.mismatch.network import Logits
 
-Array = np.ndarray
 TEMPERATURES = np.geomspace(0.1, 5, 36)
 CUTS = {  # of each filter, from the weakest on
     "top_p": 1 - np.geomspace(0.002, 0.8, 60),
@@ -105,8 +104,6 @@ def dropped(logits: Logits, found: Parameters) -> Array:
 
 
 def _filtered(name: str) -> Sampling:
-    """A filter."""
-
     def solve(record: Record, logits: Logits) -> Parameters:
         kept = Kept(logits)
         loss = lambda value: record.level(kept.after(name, value))  # noqa: E731

@@ -120,7 +120,6 @@ def _stale(old: Weights, block: int) -> Change:
 
 
 def _cached(network: Network) -> list[Any]:
-    """What gives the keys and values."""
     return modules(network, "k_proj", "v_proj")
 
 
@@ -139,7 +138,7 @@ def _scaled(*scales: float) -> Callable[[Case, Attempt], None]:
 
     def attempted(case: Case, attempt: Attempt) -> None:
         if case.adapter:  # which the model has once
-            search_grid(attempt, "scale", scales, lambda s: adapted(case.adapter, s - 1))
+            search_grid(lambda s: attempt({"scale": s}, adapted(case.adapter, s - 1)), scales)
 
     return attempted
 

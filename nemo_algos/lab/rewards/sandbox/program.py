@@ -256,7 +256,6 @@ class Sandbox:
                 program.end(*self._end_program())
 
     def close(self) -> None:
-        """End it and what runs in it."""
         self._control.close()
         self._process.wait(PATIENCE_SECONDS)
 

@@ -71,7 +71,6 @@ def asked_forms(prompts: Sequence[str]) -> list[str]:
 
 
 def write_answer(form: str, answer: str) -> str:
-    """A response with this answer."""
     return FORMS[form].replace(PLACE, answer)
 
 

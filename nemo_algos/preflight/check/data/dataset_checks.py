@@ -75,7 +75,6 @@ def _prompts(
     good: list[Row],
     seen: dict[str, Any],
 ) -> None:
-    """The prompts of training or validation."""
     read = config["policy"]["tokenizer"]["name"] != str(tokenizer_checks.stand_in(stage.folder))
     rows.judge_lengths(stage, good, config, name, read and not loaded.absent)
     first = next((render(row, tokenizer) for row in good if row.tokens), "")
@@ -227,7 +226,6 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
 
 
 def judge_together(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    """The verdicts on training and validation."""
     _check_repeats(stage, train)
     _check_answers(stage, train)
     _compare(stage, train, validation)

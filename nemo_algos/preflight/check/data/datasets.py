@@ -64,7 +64,6 @@ def stand_in(folder: Path, rows: str = "") -> Path:
 
 
 def home() -> Path:
-    """NeMo-RL's checkout."""
     import nemo_rl
 
     return Path(str(nemo_rl.__file__)).parents[1]

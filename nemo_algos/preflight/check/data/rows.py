@@ -76,7 +76,6 @@ def _row(part: Any, index: int, number: int) -> Row:
 
 
 def _problem(entry: Mapping[str, Any]) -> Any:
-    """What the row asks, as it is written in it."""
     keys = ("problem", "question", "context", "prompt")
     found = next((entry[key] for key in keys if key in entry), "")
     if entry.get("messages"):

@@ -93,7 +93,6 @@ def head(
 
 
 def end(pid: int) -> None:
-    """The process and all below it."""
     try:
         every = [psutil.Process(pid)]
     except psutil.NoSuchProcess:
@@ -198,7 +197,6 @@ class VerifierJudge(Judge):
         return f"{verdict.status}: {cut(verdict.detail)}{cure if small else ''}"
 
     def close(self) -> None:
-        """End its processes."""
         self.pool.close()
 
 

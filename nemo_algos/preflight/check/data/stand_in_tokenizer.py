@@ -48,7 +48,6 @@ def find(section: Mapping[str, Any], origin: Path | None, folder: Path, sees: bo
 
 
 def load(folder: Path) -> Any:
-    """The tokenizer there."""
     import transformers
 
     return transformers.AutoTokenizer.from_pretrained(folder)

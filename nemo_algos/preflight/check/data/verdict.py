@@ -47,7 +47,6 @@ def add(folder: Path, verdict: Verdict) -> Verdict:
 
 
 def read(folder: Path) -> list[Verdict]:
-    """The folder's verdicts so far."""
     path = folder / FILE
     lines = path.read_text().splitlines() if path.exists() else []
     return [Verdict(**json.loads(line)) for line in lines]

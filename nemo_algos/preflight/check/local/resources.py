@@ -78,7 +78,6 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
 
 
 def findings_of(look: Callable[..., object], *args: Any) -> list[Finding]:
-    """What `look` raises."""
     try:
         look(*args)
     except ConfigError as error:
@@ -226,7 +225,6 @@ def optimizer(run: LocalRun) -> Iterator[Finding]:
 
 
 def has_device(run: LocalRun) -> Iterator[Finding]:
-    """This machine has it."""
     _ = run["policy.device"]
     yield from device(run.config.policy)
 

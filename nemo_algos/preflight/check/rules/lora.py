@@ -198,7 +198,6 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
 
 
 def _section(run: Preflight) -> str | None:
-    """The section of the adapters that train."""
     path = PEFT if run.megatron else LORA
     return path if run[f"{path}.enabled"] else None
 

@@ -68,7 +68,6 @@ def usual_sizes(run: Preflight) -> Iterator[Finding]:
 
 
 def usual(params: type[Params]) -> dict[str, Usual]:
-    """The usual sizes by parameter."""
     marks = {k: field.metadata for k, field in params.model_fields.items()}
     return {k: mark for k, found in marks.items() for mark in found if isinstance(mark, Usual)}
 
