@@ -120,7 +120,7 @@ def test_relative_files_are_those_where_the_command_was_run(here, monkeypatch):
     monkeypatch.chdir(here)
     (here / "train.jsonl").write_text("{}")
     (here / "examples" / "prompts").mkdir(parents=True)
-    (here / "examples" / "prompts" / "cot.txt").write_text("boxed")
+    (here / "examples" / "prompts" / "cot.txt").write_text("boxed {}")
     (here / "model").mkdir()
     prompt = "data.default.prompt_file=examples/prompts/cot.txt"
     words = [f"--mounts {here}:{here} data.train.data_path=train.jsonl {prompt}"]
