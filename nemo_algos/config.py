@@ -191,7 +191,7 @@ HERE = Path(__file__).resolve().parent
 # modules that some commands need, and the extra of pyproject.toml that brings them
 EXTRAS: dict[str, str] = {
     **dict.fromkeys(("transformers", "math_verify", "tensorboard", "matplotlib"), "engine"),
-    **dict.fromkeys(("scipy", "sklearn", "rapidfuzz", "httpx", "openai", "jinja2"), "lab"),
+    **dict.fromkeys(("scipy", "sklearn", "rapidfuzz", "httpx", "openai"), "lab"),
 }
 
 

@@ -85,9 +85,10 @@ def overrides(run: Planned) -> Iterator[Finding]:
         if unknown:
             near = did_you_mean(key, sorted(own or anywhere))
             said = f"the model's config has no such field{near}, so that it has no effect."
-        harmless = key in HARMLESS or key.endswith("_token_id") or "drop" in key or trained == value
+        fine = key.endswith("_token_id") or "drop" in key or trained == value
         sure = key not in anywhere if unknown else trained is not None
-        if key not in ROTARY and not isinstance(value, Mapping) and (unknown or not harmless):
+        judged = key not in (*ROTARY, *HARMLESS) and not isinstance(value, Mapping)
+        if judged and (unknown or not fine):
             yield (error if sure else warning)(f"{BOTH}.{key}", said)
 
 

@@ -6,9 +6,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.forecast.planned import Planned, error, errors, note, warning
 from nemo_algos.preflight.forecast.rewards import limit
@@ -78,11 +75,10 @@ def prompts(run: Planned) -> Iterator[Finding]:
 def answers(run: Planned) -> Iterator[Finding]:
     """A response of the format that is asked for fits the limit, and is not stopped before."""
     forms = {form: where for where, data in run.data_sets for form in asked(run, data) or ()}
-    keys = (f"{GENERATION}.max_new_tokens", LENGTHS[1])
-    maths = any(data.get("env_name") == "math" for _, data in run.data_sets)
-    if limit(run) < SHORTEST and (forms or maths):
+    math = any(str(data.get("env_name")).startswith("math") for _, data in run.data_sets)
+    if limit(run) < SHORTEST and (forms or math):
         yield warning(
-            min(keys, key=lambda path: run[path] or inf),
+            min(f"{GENERATION}.max_new_tokens", LENGTHS[1], key=lambda path: run[path] or inf),
             f"a response and its answer in a format such as {FORMS['boxed']} need {SHORTEST} "
             f"tokens or more, and are cut after {limit(run)}: nearly all would score 0. Raise it.",
         )
@@ -179,6 +175,9 @@ def template(run: Planned) -> Iterator[Finding]:
 
 def _read(run: Planned, text: str) -> tuple[list[str], str]:
     """What a template reads, and what is wrong with a prompt by it, rendered as transformers do."""
+    from jinja2 import TemplateError, meta  # few runs have a template of their own
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     pictured = any(data.get("processor") == FORMATTING[-1] for _, data in run.data_sets)
     content = [{"type": "text", "text": PROBLEM}] if pictured else PROBLEM
     asking = {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
