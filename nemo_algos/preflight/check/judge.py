@@ -27,7 +27,7 @@ from nemo_algos.preflight.check.compose import Composed, compose
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
-from nemo_algos.preflight.check.local.judge import Planned as Locally
+from nemo_algos.preflight.check.local.judge import Foretold as Locally
 from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.release import find as find_release

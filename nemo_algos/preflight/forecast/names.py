@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, errors, warning
+from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 OF_PARTS = "env.math_multi_reward."
 ONLY_OF_PARTS = ("math", "hf_math_verify")  # what that environment knows of the others' names
@@ -14,7 +14,7 @@ OWN_ROWS = ("ResponseDataset", "general-conversation-jsonl", "openai_format", "a
 PICTURED = {"image", "audio", "video"}
 
 
-def names(run: Planned) -> Iterator[Finding]:
+def names(run: InNeMoRL) -> Iterator[Finding]:
     """A name is in the table of the code that looks it up."""
     for owner, tables in run.nemo_rl.names.items():
         say = error if owner == "NeMo-RL" and run.nemo_rl.root else warning
@@ -26,7 +26,7 @@ def names(run: Planned) -> Iterator[Finding]:
                     yield say(path, f"{owner} knows no such name: {name or 'null'}{near}.")
 
 
-def _looked_up(run: Planned, key: str) -> Iterator[tuple[str, Any]]:
+def _looked_up(run: InNeMoRL, key: str) -> Iterator[tuple[str, Any]]:
     """The paths and names of a table's key that the run looks up."""
     unread = {
         "policy.megatron_cfg.": not run.megatron,
@@ -49,7 +49,7 @@ def _looked_up(run: Planned, key: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{key}", section[key]
 
 
-def _environments(run: Planned) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _environments(run: InNeMoRL) -> Iterator[tuple[str, Mapping[str, Any]]]:
     found = {f"env.{name}": section for name, section in (run["env"] or {}).items()}
     yield from ((path, one) for path, one in found.items() if isinstance(one, Mapping))
 
@@ -58,7 +58,7 @@ def _functions(section: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in section.get(FUNCTIONS) or [] if isinstance(one, Mapping)]
 
 
-def weights(run: Planned) -> Iterator[Finding]:
+def weights(run: InNeMoRL) -> Iterator[Finding]:
     """No reward function of a mixture punishes what it finds right."""
     for path, section in _environments(run):
         given = [one.get("weight") or 0 for one in _functions(section)]
@@ -70,7 +70,7 @@ def weights(run: Planned) -> Iterator[Finding]:
         yield from errors((wrong, f"{path}.{FUNCTIONS}", said))
 
 
-def processors(run: Planned) -> Iterator[Finding]:
+def processors(run: InNeMoRL) -> Iterator[Finding]:
     """A data set's rows have what its processor reads, which gives what they are graded by."""
     for path, data in run.data_sets:
         name, processor = data.get("dataset_name"), str(data.get("processor"))

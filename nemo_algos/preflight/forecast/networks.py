@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, errors, warning
+from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 BOTH = "policy.hf_config_overrides"  # NeMo-RL gives it to the trainer and to vLLM
 CORE = "policy.megatron_cfg"
@@ -68,7 +68,7 @@ SAMPLERS = (
 BALANCE = f"{CORE}.moe_router_load_balancing_type"
 
 
-def overrides(run: Planned) -> Iterator[Finding]:
+def overrides(run: InNeMoRL) -> Iterator[Finding]:
     """What both sides change is a field of the model, and has the checkpoint's value."""
     kind = f"model {run.model.model_type}" if run.model else ""
     fields = run.nemo_rl.fields
@@ -92,7 +92,7 @@ def overrides(run: Planned) -> Iterator[Finding]:
             yield (error if sure else warning)(f"{BOTH}.{key}", said)
 
 
-def positions(run: Planned) -> Iterator[Finding]:
+def positions(run: InNeMoRL) -> Iterator[Finding]:
     """The trainer's backend builds the rotary embedding, with all of its fields."""
     given = run[BOTH] or {}
     if "rope_theta" in given:
@@ -118,7 +118,7 @@ def positions(run: Planned) -> Iterator[Finding]:
         yield from errors((rope and said, f"{BOTH}.{key}", said))
 
 
-def trainer_alone(run: Planned) -> Iterator[Finding]:
+def trainer_alone(run: InNeMoRL) -> Iterator[Finding]:
     """What Megatron's model changes is a field of it, and the sampler has the same value."""
     known = run.nemo_rl.fields["Megatron Bridge"]
     written = [f"{CORE}.{key}" for key in NETWORK if at(run.written, f"{CORE}.{key}") is not None]
@@ -143,7 +143,7 @@ def trainer_alone(run: Planned) -> Iterator[Finding]:
             yield warning(path, f"no effect with `{BALANCE}: none`, without this loss. Remove it.")
 
 
-def sampler_alone(run: Planned) -> Iterator[Finding]:
+def sampler_alone(run: InNeMoRL) -> Iterator[Finding]:
     """The sampler computes no other network than the trainer."""
     given = run[ENGINE] or {}
     yield from errors(
@@ -160,7 +160,7 @@ def sampler_alone(run: Planned) -> Iterator[Finding]:
     )
 
 
-def adapters(run: Planned) -> Iterator[Finding]:
+def adapters(run: InNeMoRL) -> Iterator[Finding]:
     """A gradient reaches the adapters, and their scale is no multiple of the model."""
     path = f"{CORE}.peft" if run.megatron else "policy.dtensor_cfg.lora_cfg"
     scale = (run[f"{path}.alpha"] or 0) / (run[f"{path}.dim"] or 1) * bool(run[f"{path}.enabled"])

@@ -26,8 +26,6 @@ class Planned(Protocol):
 
     written: the user's own keys. algorithm: None where it is unknown. nemo_rl: what is known of
     the NeMo-RL that will run. last_step: the step that ends the run, as far as is known here.
-    model: the facts of the model, and checkpoint its config.json, as far as they are known here.
-    data_sets: of each the section's path and its keys, the defaults filled in.
     """
 
     @property
@@ -44,6 +42,16 @@ class Planned(Protocol):
     def rollouts(self) -> int: ...
     @property
     def last_step(self) -> int: ...
+    def __getitem__(self, path: str) -> Any: ...
+
+
+class InNeMoRL(Planned, Protocol):
+    """A run of NeMo-RL.
+
+    model: the facts of the model, and checkpoint its config.json, as far as they are known here.
+    data_sets: of each the section's path and its keys, the defaults filled in.
+    """
+
     @property
     def model(self) -> Any: ...
     @property
@@ -51,7 +59,6 @@ class Planned(Protocol):
     @property
     def data_sets(self) -> list[tuple[str, dict[str, Any]]]: ...
     def written_at(self, path: str, key: str) -> str: ...
-    def __getitem__(self, path: str) -> Any: ...
 
 
 def written_of(run: Planned, *paths: str) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.preflight.forecast.planned import Planned, error, errors, note, warning
+from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, note, warning
 from nemo_algos.preflight.forecast.rewards import limit
+from nemo_algos.preflight.forecast.template import rendered
 
 GENERATION = "policy.generation"
 TEMPLATE = "policy.tokenizer.chat_template"
@@ -25,7 +26,7 @@ CALLED = ("add_generation_prompt", "tokenize", "add_special_tokens", "return_ten
 COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", "builtin_tools"]
 
 
-def asked(run: Planned, data: Mapping[str, Any]) -> list[str] | None:
+def asked(run: InNeMoRL, data: Mapping[str, Any]) -> list[str] | None:
     """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
     files = [data[key] for key in ("prompt_file", "system_prompt_file") if data.get(key)]
     texts = [prompt_of(run, str(name)) for name in files]
@@ -33,14 +34,14 @@ def asked(run: Planned, data: Mapping[str, Any]) -> list[str] | None:
     return None if None in texts else DATASETS.get(str(data.get("dataset_name")), []) + found
 
 
-def prompt_of(run: Planned, name: str) -> str | None:
+def prompt_of(run: InNeMoRL, name: str) -> str | None:
     """The text of a file that is here or in the checkout, or that NeMo-RL is known to have."""
     places = (Path(name), (run.nemo_rl.root or Path()) / name)
     here = [file.read_text("utf-8", errors="replace") for file in places if file.is_file()]
     return here[0] if here else run.nemo_rl.prompts.get(Path(name).name)
 
 
-def prompts(run: Planned) -> Iterator[Finding]:
+def prompts(run: InNeMoRL) -> Iterator[Finding]:
     """The problem is in its prompt, which is not cut."""
     longest, key = min((run[path] or inf, path) for path in LENGTHS)
     for where, data in run.data_sets:
@@ -72,7 +73,7 @@ def prompts(run: Planned) -> Iterator[Finding]:
         yield from (say(path, said) for say, wrong, path, said in cases if wrong)
 
 
-def answers(run: Planned) -> Iterator[Finding]:
+def answers(run: InNeMoRL) -> Iterator[Finding]:
     """A response of the format that is asked for fits the limit, and is not stopped before."""
     forms = {form: where for where, data in run.data_sets for form in asked(run, data) or ()}
     math = any(str(data.get("env_name")).startswith("math") for _, data in run.data_sets)
@@ -92,7 +93,7 @@ def answers(run: Planned) -> Iterator[Finding]:
             )
 
 
-def variety(run: Planned) -> Iterator[Finding]:
+def variety(run: InNeMoRL) -> Iterator[Finding]:
     """Responses to a prompt differ, and are sampled as in validation."""
     given = {key: run[f"{GENERATION}.{key}"] for key in ("temperature", "top_p", "top_k")}
     heat, top_p, top_k = given.values()
@@ -131,7 +132,7 @@ def variety(run: Planned) -> Iterator[Finding]:
     yield from (say(f"{GENERATION}.{key}", said) for say, wrong, key, said in cases if wrong)
 
 
-def engine(run: Planned) -> Iterator[Finding]:
+def engine(run: InNeMoRL) -> Iterator[Finding]:
     """The engine has a section, memory for weights and cache, and many responses at a time."""
     share = run[f"{GENERATION}.vllm_cfg.gpu_memory_utilization"] or 0
     few = run[f"{GENERATION}.vllm_kwargs.max_num_seqs"]
@@ -159,7 +160,7 @@ def engine(run: Planned) -> Iterator[Finding]:
     yield from (warning(f"{GENERATION}.{key}", said) for bad, key, said in cases if bad)
 
 
-def template(run: Planned) -> Iterator[Finding]:
+def template(run: InNeMoRL) -> Iterator[Finding]:
     """A prompt by the chat template has the problem, and the template reads what it is given."""
     text = (run["policy.tokenizer"] or {}).get(TEMPLATE.rpartition(".")[2]) or "default"
     text = prompt_of(run, text) or "default" if text.endswith(".jinja") else text
@@ -173,23 +174,15 @@ def template(run: Planned) -> Iterator[Finding]:
             yield warning(f"{TEMPLATE}_kwargs.{key}", f"it has no effect on the template{near}.")
 
 
-def _read(run: Planned, text: str) -> tuple[list[str], str]:
+def _read(run: InNeMoRL, text: str) -> tuple[list[str], str]:
     """What a template reads, and what is wrong with a prompt by it, rendered as transformers do."""
-    from jinja2 import TemplateError, meta  # few runs have a template of their own
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     pictured = any(data.get("processor") == FORMATTING[-1] for _, data in run.data_sets)
     content = [{"type": "text", "text": PROBLEM}] if pictured else PROBLEM
     asking = {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
     text = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", text)  # transformers' own tag
-    given = {"strftime_now": str, **(run[f"{TEMPLATE}_kwargs"] or {}), **asking}
-    try:
-        names = sorted(meta.find_undeclared_variables(environment.parse(text)))
-        made = environment.from_string(text).render(given)
-    except (TemplateError, LookupError, TypeError, ValueError) as failure:
-        return COMMON, f"{str(failure).rstrip('.')}. Correct it"
+    found = rendered(text, {**(run[f"{TEMPLATE}_kwargs"] or {}), **asking})
+    if "failure" in found:
+        return COMMON, f"{found['failure'].rstrip('.')}. Correct it"
     said = "print each message's `content`, or set it to default"
-    return names, "" if PROBLEM in made and "'role'" not in made else said
+    right = PROBLEM in found["made"] and "'role'" not in found["made"]
+    return found["names"], "" if right else said

@@ -9,7 +9,15 @@ import torch
 
 from nemo_algos.config import SHIPPED
 from nemo_algos.preflight.check.judge import judged
-from nemo_algos.preflight.forecast import batch, learning, rates, rewards, this_run, timeline
+from nemo_algos.preflight.forecast import (
+    batch,
+    learning,
+    rates,
+    rewards,
+    template,
+    this_run,
+    timeline,
+)
 
 UNSCALED = rewards.UNSCALED
 DAPO = {"overlong_buffer_length": 100, "overlong_buffer_penalty": 2.0, "max_response_length": 500}
@@ -202,3 +210,33 @@ def test_an_unknown_scheduler_is_no_error():
     (said,) = learning.schedule(Run(**vars(run)))
     assert said.severity == "note" and "FusedAdam" in said.message
     assert range(0) == timeline.NO_STEPS
+
+
+MESSAGES = {"messages": [{"role": "user", "content": "2 + 3?"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "<user>2 + 3?"),
+        ("{{ x }}", ""),
+    ],
+)
+def test_a_template_is_rendered(text, want):
+    found = template.rendered(text, MESSAGES)
+    assert found["made"] == want and found["names"] == ["messages" if want else "x"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10 ** 10 }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% if %}",
+    ],
+)
+def test_a_strangers_template_ends(text):
+    assert template.rendered(text, MESSAGES)["failure"]

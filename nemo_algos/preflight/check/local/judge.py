@@ -25,7 +25,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planned:
+class Foretold:
     """A run of the embedded engine as a forecast reads it, by NeMo-RL's keys."""
 
     plain: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Planned:
     controlled: bool = False
 
     @classmethod
-    def of(cls, judged: Judged) -> "Planned":
+    def of(cls, judged: Judged) -> "Foretold":
         """The run's keys; what only NeMo-RL spells otherwise is spelled so."""
         plain = judged.config.model_dump()
         plain["grpo"]["val_num_generations_per_prompt"] = judged.config.grpo.val_samples_per_prompt
