@@ -81,12 +81,10 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
     if rewards.long != rewards.short or rewards.cut != rewards.short:
         yield "", f"of {longest - 1} tokens: right {rewards.long[0]:g}, wrong {rewards.long[1]:g}"
         yield "", f"cut at {longest}: right {rewards.cut[0]:g}, wrong {rewards.cut[1]:g}"
-    updates = f"{batch.updates} update{'s' * (batch.updates > 1)}"
-    yield (
-        "each step",
-        f"{batch.prompts} prompts x {batch.responses} responses, {updates}; "
-        f"{batch.flat:.1%} of groups flat by chance",
-    )
+    each = run["policy.train_global_batch_size"]
+    updates = f"{batch.updates} updates of {each} responses" if batch.updates > 1 else "1 update"
+    yield "each step", f"{batch.prompts} prompts x {batch.responses} responses; {updates}"
+    yield "", f"{batch.flat:.1%} of groups all right or all wrong at a pass rate of 1/2"
     if run[THRESHOLD] is not None:
         yield (
             "",
@@ -95,26 +93,25 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
     if batch.kept[-1] < 0.999:
         shares = ", ".join(f"{share:.0%}" for share in batch.kept)
         yield "", f"weights kept at gaps of 0, 0.01, 0.05 nats: {shares}"
-    yield "rate", _rate(rates, forecast.swings, drawn)
+    yield "rate", _rate(rates, forecast.swings)
+    if drawn and rates and len({rate for _, rate in rates}) > 1:
+        yield "", curve([rate for _, rate in rates])
     yield "validates", _validation(run, t)
-    yield "saves", _saves(run, t)
+    yield from _saves(run, t)
     yield "ends", _end(run, t)
 
 
-def _rate(rates: list[tuple[int, float]] | None, swings: int, drawn: bool) -> str:
+def _rate(rates: list[tuple[int, float]] | None, swings: int) -> str:
     if not rates:
         return "not known here"
     values = [rate for _, rate in rates]
     top = values.index(max(values))
-    said = [f"{values[0]:.3g}"]
-    if top:
-        said.append(f"{values[top]:.3g} at step {rates[top][0]}")
-    if values[-1] != values[top]:
-        said.append(f"{values[-1]:.3g} at step {rates[-1][0]:,}")
+    peak = f"{values[top]:.3g}"
+    last = f"{values[-1]:.3g} at step {rates[-1][0]:,}"
+    text = f"from {values[0]:.3g} to {peak} at step {rates[top][0]}" if top else peak
     if swings:
-        said.append(f"rising again {swings} times")
-    text = ", ".join(said) if len(said) > 1 else f"{said[0]} in every step"
-    return f"{curve(values)}  {text}" if drawn and len(said) > 1 else text
+        return f"{values[0]:.3g}, falls and rises again {swings} times, {last}"
+    return f"{text}, then {last}" if values[-1] != values[top] else f"{text}, then constant"
 
 
 def curve(values: list[float]) -> str:
@@ -139,18 +136,19 @@ def _validation(run: Planned, t: Timeline) -> str:
     if not t.prompts:
         return ", ".join(when)
     size = f"{t.prompts} prompts x {t.responses}" if t.responses > 1 else f"{t.prompts} prompts"
-    return f"{', '.join(when)}: {size}, {t.share:.0%} of all responses"
+    return f"{', '.join(when)}: {size}, {t.share:.0%} of the run's responses"
 
 
-def _saves(run: Planned, t: Timeline) -> str:
+def _saves(run: Planned, t: Timeline) -> Iterator[tuple[str, str]]:
     if not run["checkpointing.enabled"]:
-        return "never"
-    period = f"every {t.saves.step} steps, and at the end" if t.saves else "at the end alone"
+        yield "saves", "never"
+        return
+    yield "saves", f"every {t.saves.step} steps, and at the end" if t.saves else "at the end alone"
     kept = run["checkpointing.keep_top_k"]
     metric = run[METRIC]
     higher = "highest" if run["checkpointing.higher_is_better"] else "lowest"
     rank = f"the {kept} with the {higher} {metric}" if metric else f"the last {kept}"
-    return f"{period}; keeps {rank if kept else 'all'}"
+    yield "", f"keeps {rank if kept else 'all'}"
 
 
 def _end(run: Planned, t: Timeline) -> str:

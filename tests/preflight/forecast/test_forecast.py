@@ -171,7 +171,7 @@ def test_the_lines(capsys):
     run, whole, findings = forecast("grpo.reward_scaling.enabled=true")
     said = "\n".join(this_run.lines(run, whole, drawn=False))
     assert "right 1, wrong 0" in said and "5e-06 at step 51" in said and "after step 500" in said
-    assert max(map(len, said.splitlines())) <= 90
+    assert max(map(len, said.splitlines())) <= 80
     assert not findings
 
 
