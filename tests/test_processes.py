@@ -11,6 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 OWN = {"processes.py", "engines/rewards/pool.py", "engines/local/manifest.py"}
+OWN |= {"preflight/forecast/template.py"}
 FRESH = """
 import os, signal, time
 from nemo_algos.processes import fresh

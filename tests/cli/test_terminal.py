@@ -21,6 +21,7 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")  # click's and rich's own
 # terminal.py itself; what runs beside a job, in a child process, in a NeMo-RL actor; a page's table
 OWN = {"terminal.py", "scripts/slurm/train.py", "preflight/plan/report.py"}
 OWN |= {"engines/nemo/estimator.py", "engines/nemo/policy.py", "engines/adapters/trl.py"}
+OWN |= {"preflight/forecast/template.py"}
 
 
 def manifest(folder, change):

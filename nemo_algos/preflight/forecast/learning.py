@@ -44,15 +44,16 @@ def schedule(run: Planned) -> Iterator[Finding]:
     if rates:
         given = rate_key(run)
         yield from _warm_up_ends(run)
+        yield from _decays(run)
         beyond = max(rates) > 1.1 * (run[given] or 0.0)
         yield from _size(run, rates, where if beyond else given)
         cut = _cut_ramp(rates)
         if cut:
             yield warning(
                 where,
-                f"the learning rate rises slowly to {rates[cut - 1]:.3g} and then jumps to "
+                f"the learning rate goes slowly to {rates[cut - 1]:.3g} and then jumps to "
                 f"{rates[cut]:.3g} at step {cut + 1}: the next schedule begins before this one "
-                "ends. Set the milestone to its total_iters.",
+                "ends, or its factors are rates. Set the milestone to its total_iters.",
             )
         elif run.last_step < ENDLESS:
             yield from _course(run, rates, where)
@@ -67,6 +68,15 @@ def _warm_up_ends(run: Planned) -> Iterator[Finding]:
             f"{warm} must be below lr_decay_iters: {decay}. Megatron-Core stops, or a newer "
             "Megatron Bridge cuts the warm-up short. Change one of them.",
         )
+
+
+def _decays(run: Planned) -> Iterator[Finding]:
+    """Megatron's rate falls where its style says so."""
+    lr, least = (run[f"{CORE}.{key}"] or 0 for key in ("lr", "min_lr"))
+    style = run[f"{CORE_SCHEDULER}.lr_decay_style"]
+    if run.megatron and style not in (None, "constant") and 0 < lr <= least:
+        said = f"it is the learning rate, so {style} has no decay. Set e.g. {lr / 10:g}."
+        yield warning(f"{CORE}.min_lr", said)
 
 
 def _size(run: Planned, rates: list[float], key: str) -> Iterator[Finding]:
@@ -123,10 +133,10 @@ def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:
 
 
 def _cut_ramp(rates: list[float]) -> int:
-    """The place where a ramp ends in a jump of a third of the peak, or 0."""
+    """The place where a ramp, up or down, ends in a jump by a third of the peak, or 0."""
     rises = [after - before for before, after in pairwise(rates)]
     for place, (slope, rise) in enumerate(pairwise(rises)):
-        if slope > 0 and rise > 5 * slope and rise > max(rates) / 3:
+        if slope and rise > 5 * abs(slope) and rise > max(rates) / 3:
             return place + 2
     return 0
 

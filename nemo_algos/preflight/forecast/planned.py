@@ -10,7 +10,7 @@ from nemo_algos.config import Finding, at
 error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
-TRIAL = 20  # steps up to which a run tries whether it runs
+TRIAL = 30  # steps up to which a run tries whether it runs
 ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 
 

@@ -202,6 +202,10 @@ def build_optimizer(section: Mapping[str, Any]) -> Any:
 
     kwargs = {k: v for k, v in (section.get("kwargs") or {}).items() if k not in ON_A_DEVICE}
     kind = _class(str(section.get("name")), "torch.optim", f"{OPTIMIZER}.name")
+    given = section.get("kwargs") or {}
+    if given.get("fused") and given.get("foreach"):
+        said = "torch refuses both `fused` and `foreach`. Remove one of them."
+        raise Wrong(f"{OPTIMIZER}.kwargs.fused", said)
     if isinstance(kwargs.get("betas"), list):
         kwargs["betas"] = tuple(kwargs["betas"])
     add = {"add_param_group": inspect.unwrap(kind.add_param_group)}
@@ -249,8 +253,8 @@ def _class(name: str, module: str, path: str) -> Any:
     if not name.startswith("torch."):
         raise Unknown(path, name)
     kinds = importlib.import_module(module)
-    found = getattr(kinds, own, None) if where == module else None
-    if not isinstance(found, type):
+    found = getattr(kinds, own, None) if f"{where}.".startswith("torch.optim.") else None
+    if not isinstance(found, type) or where not in (module, found.__module__):
         names = [
             f"{module}.{k}" for k, v in vars(kinds).items() if isinstance(v, type) and k[0] != "_"
         ]

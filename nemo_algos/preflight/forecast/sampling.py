@@ -21,6 +21,7 @@ WORKED = "First, 3 + 4 = 7, because 4 is 3 + 1. So we get 7.\n\nThe result follo
 # data sets of NeMo-RL whose rows ask for a format themselves
 DATASETS = {"DAPOMath17K": ["Answer:"], "DAPOMathAIME2024": ["Answer:"]}
 FORMATTING = ("default", "math_hf_data_processor", "math_data_processor", "vlm_hf_data_processor")
+SEQUENCES = 256  # that vLLM's engine computes at a time, where nothing else is set
 SHORTEST = 32  # tokens of a response that says anything, and its answer in a format
 CALLED = ("add_generation_prompt", "tokenize", "add_special_tokens", "return_tensors")
 COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", "builtin_tools"]
@@ -136,6 +137,7 @@ def engine(run: InNeMoRL) -> Iterator[Finding]:
     """The engine has a section, memory for weights and cache, and many responses at a time."""
     share = run[f"{GENERATION}.vllm_cfg.gpu_memory_utilization"] or 0
     few = run[f"{GENERATION}.vllm_kwargs.max_num_seqs"]
+    tokens = run[f"{GENERATION}.vllm_kwargs.max_num_batched_tokens"]
     each = run.rollouts // (run["cluster.num_nodes"] * run["cluster.gpus_per_node"])
     lacks = "weights and cache do" if share < 0.1 else "CUDA's own memory does"
     vllm = run[f"{GENERATION}.backend"] == "vllm"
@@ -149,6 +151,19 @@ def engine(run: InNeMoRL) -> Iterator[Finding]:
             few and each > 64 * few and vllm,
             "vllm_kwargs.max_num_seqs",
             f"an engine generates {each} responses or more, {few} at a time. Set e.g. 256.",
+        ),
+        (
+            vllm and tokens and tokens < (few or SEQUENCES),
+            "vllm_kwargs.max_num_batched_tokens",
+            f"vLLM refuses fewer than its {few or SEQUENCES} sequences (max_num_seqs). Set e.g. "
+            "8192.",
+        ),
+        (
+            vllm
+            and run[f"{GENERATION}.stop_strings"]
+            and run[f"{GENERATION}.vllm_cfg.skip_tokenizer_init"],
+            "vllm_cfg.skip_tokenizer_init",
+            "stop strings are found in the text, which vLLM's tokenizer makes. Set it to false.",
         ),
         (
             run[f"{GENERATION}.backend"] == "sglang" and not run[f"{GENERATION}.sglang_cfg"],

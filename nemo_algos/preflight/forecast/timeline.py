@@ -131,6 +131,13 @@ def best_metric(run: Planned) -> Iterator[Finding]:
             HIGHER,
             f"more {name} is better, so the worst checkpoints would be kept. Set it to true.",
         )
+    if metric == "avg_length":
+        kept = "longest" if run[HIGHER] else "shortest"
+        yield warning(
+            METRIC,
+            f"the checkpoints with the {kept} responses would be kept, right or wrong. Name a "
+            "score, such as val:accuracy.",
+        )
     if run[HIGHER] and name.startswith("train:") and metric in WORSE:
         yield warning(
             METRIC,
@@ -211,6 +218,12 @@ def end(run: Planned) -> Iterator[Finding]:
     """Something bounds the run: the base configs have a million steps."""
     path = "grpo.max_num_steps"
     epochs = run["grpo.max_num_epochs"]
+    if run["data.use_multiple_dataloader"] and at(run.written, "grpo.max_num_epochs") is not None:
+        yield warning(
+            "grpo.max_num_epochs",
+            f"no effect with several dataloaders: the run ends after {run[path]:,} steps. Set "
+            f"`{path}`.",
+        )
     if at(run.written, path) is None and run[path] >= ENDLESS:
         or_sooner = "" if run.controlled else f", or with `grpo.max_num_epochs: {epochs}`"
         yield note(

@@ -137,6 +137,7 @@ def test_no_class_of_a_strangers_config_is_loaded(tmp_path, monkeypatch):
         ("Adam", {"eps": 1e-3}, 0.5, True),
         ("SGD", {}, 1e-3, True),
         ("AdamW", {"maximize": True}, -1.0, True),
+        ("adamw.AdamW", {}, 1.0, True),
     ],
 )
 def test_what_a_step_does(name, kwargs, first, turned):

@@ -135,8 +135,9 @@ def lengths(run: Preflight) -> Iterator[Finding]:
     scaled = run["policy.hf_config_overrides.rope_scaling"]
     if run.model and not scaled and run[path] > run.model.max_position_embeddings:
         limit = run.model.max_position_embeddings
+        own = "policy.hf_config_overrides.max_position_embeddings"
         yield error(
-            path,
+            path if run[own] is None else own,
             f"the model has {limit} positions, and vLLM refuses longer sequences. Set it to "
             f"{limit} or less, or set `policy.hf_config_overrides.rope_scaling`.",
         )

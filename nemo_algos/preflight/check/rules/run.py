@@ -23,6 +23,7 @@ SOME = 0.01  # share of ids up to which reserved ones may have been given names
 WEIGHTS = 2
 OPTIMIZER = 12
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
+SOON = 900  # seconds in which a run of a real model hardly begins
 
 
 def traces(run: Preflight) -> Iterator[Finding]:
@@ -166,10 +167,18 @@ def save_time(run: Preflight) -> Iterator[Finding]:
             )
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"must be DD:HH:MM:SS, such as 00:03:45:00, got {found!r}")
-    elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
+        return
+    seconds = sum(map(mul, map(int, parts), SECONDS)) if found is not None else SOON
+    if limit is not None and found is not None and seconds >= limit:
         yield error(
             MUST_SAVE,
             f"{found} is not before the job's end after {limit} s. Set it to less, as DD:HH:MM:SS.",
+        )
+    elif seconds < SOON:
+        yield warning(
+            MUST_SAVE,
+            f"the run saves and ends after {seconds / 60:g} minutes: {found} is DD:HH:MM:SS. Set "
+            "e.g. 00:03:45:00.",
         )
 
 
