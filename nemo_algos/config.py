@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from threading import Lock
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -57,24 +58,50 @@ class Spent:
 _SPENT: ContextVar[Spent | None] = ContextVar("spent", default=None)
 
 
+_LIMITED: ContextVar[bool] = ContextVar("limited", default=False)
+_COUNTING = 0  # how many `limited` are open in this process
+_LOCK = Lock()
+_evaluate = Container._evaluate_custom_resolver
+_look_up = Container._resolve_node_interpolation
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Within, what an interpolation comes to has a limit: in a command, and where we read a config.
+
+    OmegaConf has no hook for it, and any access evaluates interpolations, `key in config` too. So
+    its own two methods count, but only within, and not for a host's threads beside.
+    """
+    token = _LIMITED.set(True)
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+        _LIMITED.reset(token)
+
+
+def _count(more: int) -> None:
+    global _COUNTING
+    with _LOCK:
+        _COUNTING += more
+        Container._evaluate_custom_resolver = _evaluate_resolver if _COUNTING else _evaluate
+        Container._resolve_node_interpolation = _resolve_node if _COUNTING else _look_up
+
+
 @contextmanager
 def bounded() -> Iterator[Spent]:
-    """Within, all interpolations share one limit; outside, each has its own."""
+    """Within, all interpolations share one limit; else each has its own."""
     if (spent := _SPENT.get()) is not None:
         yield spent
         return
     spent = Spent()
     token = _SPENT.set(spent)
     try:
-        yield spent
+        with limited():
+            yield spent
     finally:
         _SPENT.reset(token)
-
-
-# OmegaConf has no hook to bound what interpolations come to. Any access evaluates them, `key in
-# config` too, so that its own two methods have to count, wherever they are called.
-_evaluate = Container._evaluate_custom_resolver
-_look_up = Container._resolve_node_interpolation
 
 
 def _evaluate_resolver(
@@ -86,6 +113,8 @@ def _evaluate_resolver(
     inter_args_str: tuple[str, ...],
 ) -> Any:
     """Evaluate a resolver within the limits, and remember what ${oc.env:NAME} gave."""
+    if not _LIMITED.get():
+        return _evaluate(self, key, node, inter_type, inter_args, inter_args_str)
     with bounded() as spent:
         found = _evaluate(self, key, node, inter_type, inter_args, inter_args_str)
         if inter_type == "oc.env":
@@ -95,12 +124,10 @@ def _evaluate_resolver(
 
 def _resolve_node(self: Container, *args: Any, **keywords: Any) -> Any:
     """Evaluate a reference to another key within the limits."""
+    if not _LIMITED.get():
+        return _look_up(self, *args, **keywords)
     with bounded() as spent:
         return spent.add(_look_up(self, *args, **keywords))
-
-
-Container._evaluate_custom_resolver = _evaluate_resolver
-Container._resolve_node_interpolation = _resolve_node
 
 
 def _remember(arguments: Sequence[Any], value: Any) -> None:
@@ -281,7 +308,8 @@ def read(path: Path) -> DictConfig:
 def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The config with the overrides `a.b=c` set in place. Raises ConfigError with all that fail."""
     pairs = zip_longest(overrides, overrides[1:], fillvalue="")
-    findings = [p for o, behind in pairs if (p := _override(merged, o, behind))]
+    with bounded():
+        findings = [p for o, behind in pairs if (p := _override(merged, o, behind))]
     if findings:
         raise ConfigError(findings)
     return merged

@@ -192,3 +192,58 @@ def test_a_circle_is_seen():
 def test_no_modules_import_one_another():
     """In functions and for types neither."""
     assert circles(graph()) == []
+
+
+HOST = """
+import sys
+from importlib import import_module
+import omegaconf, omegaconf.basecontainer, torch
+
+def state():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] not in ("omegaconf", "torch", "yaml", "pydantic", "typer"):
+            continue
+        for key, value in list(vars(module).items()):
+            found[name, key] = id(value)
+            if isinstance(value, type):
+                found |= {(name, key, k): id(v) for k, v in list(vars(value).items())}
+    return found
+
+before = state()
+for name in sys.argv[1:]:
+    import_module(name)
+after = state()
+print(*sorted({key for key in before if after.get(key) != before[key]} - ALLOWED))
+"""
+
+
+def test_no_import_of_ours_changes_another_library():
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in FILES
+        if room_and_imports(path)[0] in ("config", "algorithms.build", "cli", "preflight.check")
+        and not any(part in path.as_posix() for part in ("launcher", "check/data"))
+    ]
+    code = HOST.replace("ALLOWED", "set()")
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split("\n")[0]) == (0, ""), done.stderr[-2000:]
+
+
+def test_a_hosts_own_config_has_no_limit():
+    code = """
+import nemo_algos, nemo_algos.config, threading
+from omegaconf import OmegaConf
+big = OmegaConf.create({"text": "x" * 4_100_000, "again": "${text}"})
+found = []
+with nemo_algos.config.limited():
+    thread = threading.Thread(target=lambda: found.append(len(big.again)))
+    thread.start(); thread.join()
+    try:
+        big.again
+    except Exception as error:
+        found.append(type(error).__name__)
+print(len(big.again), *found)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4100000", "4100000", "InterpolationResolutionError"]

@@ -114,7 +114,9 @@ class Commands(_Flags, TyperGroup):
         return name, load_command(str(name)) if command else None, rest
 
     def invoke(self, ctx: Any) -> Any:
-        with exit_on_error():
+        from nemo_algos.config import limited  # not for the overview
+
+        with exit_on_error(), limited():
             return super().invoke(ctx)
 
 
