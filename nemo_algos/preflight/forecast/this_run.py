@@ -1,6 +1,7 @@
 """The forecast of a run as one record, and as the ten lines that `check` ends with."""
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any, NamedTuple
 
 from nemo_algos.preflight.forecast.batch import THRESHOLD, Batch, batch_of
@@ -52,14 +53,17 @@ def forecast_of(run: Planned) -> Forecast:
 
 
 def as_json(forecast: Forecast) -> dict[str, Any]:
-    """The record as JSON has it: periodic steps as first, last and period."""
+    """The record as JSON has it: periodic steps as first, last and period, no number as null."""
     timeline = forecast.timeline._asdict()
     for key in ("validations", "saves"):
         steps = timeline[key]
         ends = {"first": steps[0], "last": steps[-1], "every": steps.step} if steps else None
         timeline[key] = ends
+    rewards = {}
+    for length, pair in forecast.rewards._asdict().items():
+        rewards[length] = [reward if isfinite(reward) else None for reward in pair]
     return {
-        "rewards": forecast.rewards._asdict(),
+        "rewards": rewards,
         "batch": forecast.batch._asdict(),
         "rates": forecast.rates,
         "swings": forecast.swings,

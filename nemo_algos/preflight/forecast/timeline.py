@@ -184,10 +184,10 @@ def saves(run: Planned) -> Iterator[Finding]:
         )
     must_save = run[MUST_SAVE]
     if must_save and not on:
-        own = written_of(run, "", MUST_SAVE, "checkpointing.enabled")
-        say = warning if own else note
+        key = written_of(run, MUST_SAVE, "checkpointing.enabled")
+        say = note if at(run.written, key) is None else warning
         yield say(
-            written_of(run, MUST_SAVE, "checkpointing.enabled"),
+            key,
             f"the run ends after {must_save} to save in time, but saves nothing. Set "
             "`checkpointing.enabled: true`, or this to null.",
         )

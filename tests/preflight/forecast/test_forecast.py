@@ -1,5 +1,6 @@
 """What a run will do, against numbers worked by hand, torch, and plain simulations."""
 
+import json
 import math
 import random
 from types import SimpleNamespace
@@ -182,6 +183,14 @@ def test_the_embedded_engines_run():
     assert (whole.batch.prompts, whole.batch.responses, whole.batch.updates) == (32, 16, 4)
     assert whole.rates[5][1] == pytest.approx(2e-4)
     assert whole.timeline.steps == 120 and not findings
+
+
+def test_the_json_has_no_number_for_what_is_none():
+    _, whole, _ = forecast("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.source_min=1")
+    made = json.loads(json.dumps(this_run.as_json(whole), allow_nan=False))
+    assert made["rewards"]["short"] == [None, None]
+    assert made["timeline"]["saves"] == {"first": 10, "last": 500, "every": 10}
+    assert made["rates"][-1] == [500, pytest.approx(5e-6)]
 
 
 def test_a_key_is_blamed_for_what_its_usual_value_mends():
