@@ -39,10 +39,11 @@ def batch_of(run: Planned) -> Batch:
     """What a step of the run does."""
     group = run["grpo.num_generations_per_prompt"]
     low, high = _weights(run)
+    epochs = run["grpo.num_update_epochs"]
     return Batch(
         prompts=run["grpo.num_prompts_per_step"],
         responses=group,
-        updates=(run["grpo.num_update_epochs"] or 1)
+        updates=(epochs if isinstance(epochs, int) and epochs > 0 else 1)
         * max(1, run.rollouts // max(1, run["policy.train_global_batch_size"])),
         flat=flat(group, 0.5),
         error=tuple(probability_error(gap) for gap in GAPS),

@@ -55,7 +55,9 @@ def _environments(run: InNeMoRL) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _functions(section: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for one in section.get(FUNCTIONS) or [] if isinstance(one, Mapping)]
+    given = section.get(FUNCTIONS)
+    listed = given if isinstance(given, list) else []
+    return [one for one in listed if isinstance(one, Mapping)]
 
 
 def weights(run: InNeMoRL) -> Iterator[Finding]:

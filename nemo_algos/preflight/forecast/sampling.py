@@ -1,5 +1,6 @@
 """Whether a response of the configured kind can come about: its prompt, its end, its variety."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -38,7 +39,7 @@ def asked(run: InNeMoRL, data: Mapping[str, Any]) -> list[str] | None:
 def prompt_of(run: InNeMoRL, name: str) -> str | None:
     """The text of a file that is here or in the checkout, or that NeMo-RL is known to have."""
     places = (Path(name), (run.nemo_rl.root or Path()) / name)
-    here = [file.read_text("utf-8", errors="replace") for file in places if file.is_file()]
+    here = [file.read_text("utf-8", errors="replace") for file in places if os.path.isfile(file)]
     return here[0] if here else run.nemo_rl.prompts.get(Path(name).name)
 
 
@@ -136,8 +137,10 @@ def variety(run: InNeMoRL) -> Iterator[Finding]:
 def engine(run: InNeMoRL) -> Iterator[Finding]:
     """The engine has a section, memory for weights and cache, and many responses at a time."""
     share = run[f"{GENERATION}.vllm_cfg.gpu_memory_utilization"] or 0
-    few = run[f"{GENERATION}.vllm_kwargs.max_num_seqs"]
-    tokens = run[f"{GENERATION}.vllm_kwargs.max_num_batched_tokens"]
+    given = run[f"{GENERATION}.vllm_kwargs"] or {}
+    counts = {key: value for key, value in given.items() if isinstance(value, int)}
+    few = counts.get("max_num_seqs")
+    tokens = counts.get("max_num_batched_tokens")
     each = run.rollouts // (run["cluster.num_nodes"] * run["cluster.gpus_per_node"])
     lacks = "weights and cache do" if share < 0.1 else "CUDA's own memory does"
     vllm = run[f"{GENERATION}.backend"] == "vllm"
@@ -153,7 +156,7 @@ def engine(run: InNeMoRL) -> Iterator[Finding]:
             f"an engine generates {each} responses or more, {few} at a time. Set e.g. 256.",
         ),
         (
-            vllm and tokens and tokens < (few or SEQUENCES),
+            vllm and tokens is not None and tokens < (few or SEQUENCES),
             "vllm_kwargs.max_num_batched_tokens",
             f"vLLM refuses fewer than its {few or SEQUENCES} sequences (max_num_seqs). Set e.g. "
             "8192.",

@@ -157,11 +157,12 @@ def _saves(run: Planned, t: Timeline) -> Iterator[tuple[str, str]]:
 
 def _end(run: Planned, t: Timeline) -> str:
     metric = run["grpo.stop_at_validation_metric"]
+    threshold = run["grpo.stop_at_validation_threshold"]
     parts = [f"after step {t.steps:,}"]
     if t.steps >= ENDLESS and not run.controlled:
         parts.append(f"after {run['grpo.max_num_epochs']} epochs of its data")
-    if metric:
-        parts.append(f"when {metric} reaches {run['grpo.stop_at_validation_threshold']:g}")
+    if metric and threshold is not None:
+        parts.append(f"when {metric} reaches {threshold:g}")
     if run["checkpointing.checkpoint_must_save_by"]:
         parts.append(f"after {run['checkpointing.checkpoint_must_save_by']}")
     return " or ".join(parts)

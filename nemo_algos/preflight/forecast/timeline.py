@@ -53,10 +53,11 @@ class Timeline(NamedTuple):
 def timeline_of(run: Planned) -> Timeline:
     """The run's validations and saves."""
     steps = run.last_step
-    period = run["grpo.val_period"] or 0
+    period = int(run["grpo.val_period"] or 0)
     first = max(period, 1)
-    if period and (run["grpo.val_start_at"] or 0) > 0:
-        first = -(-run["grpo.val_start_at"] // period) * period
+    begun = int(run["grpo.val_start_at"] or 0)
+    if period and begun > 0:
+        first = -(-begun // period) * period
     batch = run["grpo.val_batch_size"] or 1
     samples = run["grpo.max_val_samples"] or 0
     prompts = samples // batch * batch
@@ -66,7 +67,7 @@ def timeline_of(run: Planned) -> Timeline:
     at_end = bool(run["grpo.val_at_end"])
     count = len(validations) + at_start + (at_end and steps not in validations)
     validated = count * prompts * responses
-    save = run["checkpointing.save_period"] or 0
+    save = int(run["checkpointing.save_period"] or 0)
     saves = range(save, steps + 1, save) if save > 0 and run["checkpointing.enabled"] else NO_STEPS
     return Timeline(
         steps=steps,

@@ -21,6 +21,7 @@ from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import RULES, check, judge_composed
 from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.check.rule import divisors, near
+from nemo_algos.preflight.forecast import this_run
 from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.layouts import plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
@@ -178,6 +179,10 @@ def test_a_wrong_value_anywhere_is_survived(config, value):
     for path in paths:
         plain = _with(composed.plain, path, value)
         run, findings = judge_composed(composed._replace(plain=plain))
+        if run.algorithm:
+            foretold = this_run.forecast_of(run)
+            assert list(this_run.lines(run, foretold, drawn=True))
+            assert json.dumps(this_run.as_json(foretold), allow_nan=False)
         if run.model and not [f for f in findings if f.severity == "error"]:
             p = plan(run.plain, run.model, GPUS["H100"])
             list(report.tables(p, None, report.totals(p, 100), {}))
