@@ -170,7 +170,6 @@ PLANTED: dict[str, tuple[Mistake, str, str, str]] = {
     "no end of a turn": (of(template=ENDLESS), "warning tokenizer", TEMPLATE, "stop"),
     "no pad": (of(special={"eos_token": "<|im_end|>"}), "passed tokenizer", READER, "eos"),
     "neither pad nor eos": (of(special={}), "failed tokenizer", READER, "neither"),
-    "no {}": (of(prompt="Put it into \\boxed{{}}."), "failed data", PROMPT_FILE, "no {}"),
     "{} in the box": (of(prompt="Into \\boxed{}."), "failed data", PROMPT_FILE, "boxed{}"),
     "a stop id outside": (with_key(f"{STOPS}=[2,260]"), "failed tokenizer", STOPS, "260"),
     "another stop": (with_key(f"{STOPS}=[0]"), "warning tokenizer", STOPS, "<|im_end|>"),

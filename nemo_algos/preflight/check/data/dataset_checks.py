@@ -168,13 +168,6 @@ def _check_problems(
             f"{key}.prompt_file",
             prompt=render(rows[0], tokenizer),
         )
-    elif lacking and text and not fields:
-        stage.failed(
-            f"`{key}.prompt_file` is {section['prompt_file']}, which has no {{}}: {what}. Write "
-            "{} where the problem goes.",
-            f"{key}.prompt_file",
-            prompt=render(lacking[0], tokenizer),
-        )
     elif lacking:
         stage.wrong(
             f"{what}: the chat template or the processor dropped or changed it. Compare the prompt "
