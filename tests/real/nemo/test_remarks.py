@@ -27,7 +27,8 @@ def test_rewards_that_end_are_told_once_and_at_the_end(
     lines = capsys.readouterr().out.splitlines()
     (warning,) = (line for line in lines if line.startswith("warning: "))
     assert warning.startswith("warning: step 5: since step 3 the mean reward is 0")
-    (last,) = (line for line in lines if line.startswith("This run trained 6 steps, 1 to 6 of 6 planned."))
+    trained = "This run trained 6 steps, 1 to 6 of 6 planned."
+    (last,) = (line for line in lines if line.startswith(trained))
     assert "Warnings: 1. step 5: since step 3" in last
 
 
