@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-SECONDS = 3
+SECONDS = 2
 MEMORY = 1 << 30  # bytes
 
 
