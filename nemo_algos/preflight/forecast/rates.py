@@ -269,7 +269,8 @@ def _made(kind: Any, first: Any, kwargs: Mapping[str, Any], path: str) -> Any:
         said = " ".join(str(problem).split()) or type(problem).__name__
         at_fault = [key for key in kwargs if _is_made_without(key, kind, first, kwargs)]
         where = f"{path}.kwargs.{at_fault[0]}" if at_fault else f"{path}.kwargs"
-        raise Wrong(where, f"torch refuses it: {said.removeprefix(f'{kind.__name__}.')}") from None
+        reason = said.removeprefix(f"{kind.__name__}.").rstrip(".")
+        raise Wrong(where, f"torch refuses it: {reason}. Correct it, or remove it.") from None
 
 
 def _is_made_without(key: str, kind: Any, first: Any, kwargs: Mapping[str, Any]) -> bool:

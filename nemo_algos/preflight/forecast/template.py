@@ -4,10 +4,10 @@ As a script: {text, given} as JSON on its input, {names, made} or {failure} on i
 """
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 SECONDS = 2
@@ -24,11 +24,14 @@ def rendered(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _main() -> None:
+    import resource
+
     from jinja2 import meta
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(ValueError):  # macOS takes no limit of memory
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     asked = json.load(sys.stdin)
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]

@@ -112,9 +112,9 @@ def _rate(rates: list[tuple[int, float]] | None, swings: int) -> str:
     top = values.index(max(values))
     peak = f"{values[top]:.3g}"
     last = f"{values[-1]:.3g} at step {rates[-1][0]:,}"
-    text = f"from {values[0]:.3g} to {peak} at step {rates[top][0]}" if top else peak
     if swings:
         return f"{values[0]:.3g}, falls and rises again {swings} times, {last}"
+    text = f"from {values[0]:.3g} to {peak} at step {rates[top][0]}" if top else peak
     return f"{text}, then {last}" if values[-1] != values[top] else f"{text}, then constant"
 
 
