@@ -13,7 +13,13 @@ import nemo_algos
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
-GROUND = {"config", "jsonl", "page", "processes", "style", "terminal", "untrusted"}
+READERS = ("omegaconf", "yaml")
+FINDINGS = {"findings", "secrets"}
+GROUND = {
+    *FINDINGS,
+    *{"config", "extras", "interpolation"},
+    *{"jsonl", "page", "processes", "style", "terminal", "untrusted"},
+}
 CORE = {"algorithms.core", "algorithms.rollouts"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
@@ -22,12 +28,19 @@ ALLOWED = {
     "style": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
-    "config": set(),
-    "jsonl": {"config", "untrusted"},
+    "secrets": set(),
+    "findings": {"secrets"},
+    "extras": {"findings"},
+    "interpolation": FINDINGS,
+    "config": {"findings", "interpolation"},
+    "jsonl": {"findings", "untrusted"},
     "algorithms.core": CORE,
     "algorithms.rollouts": {"algorithms.core"},
-    "engines.rewards": {"engines.rewards", "config"},
-    "engines.data": {"engines.data", "engines.rewards", "config", "jsonl", "untrusted"},
+    "engines.rewards": {"engines.rewards", "findings"},
+    "engines.data": {
+        *{"engines.data", "engines.rewards"},
+        *{"extras", "findings", "jsonl", "untrusted"},
+    },
     "engines.adapters": {"engines.adapters", *nemo_algos.__all__},
 }
 # and the wings, each what stands below it; a room of its own wing only where ALLOWED has it
@@ -123,9 +136,15 @@ def test_the_rooms_are_there():
     assert len(FILES) > 30
 
 
+def modules(wing):
+    """The names of all modules below a folder of the package."""
+    paths = (PACKAGE / wing).rglob("*.py")
+    return sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in paths)
+
+
 def loaded(code):
     """Which of the heavy modules are loaded after the code, in a fresh interpreter."""
-    code = f"{code}\nimport sys; print(*(m for m in {HEAVY} if m in sys.modules))"
+    code = f"{code}\nimport sys; print(*(m for m in {HEAVY + READERS} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -143,17 +162,18 @@ def loaded(code):
             "'rank_counts', 'rank_signals', 'rank_stats', 'sequence_mean'}\n"
             "for name in {*nemo_algos.__all__} - lazy: getattr(nemo_algos, name)\n"
             "nemo_algos.build({'name': 'erpo', 'bounds': 'etr'})",
-            [],
+            [*READERS],
         ),
         (
             "from nemo_algos import batch_loss\n"
             "from nemo_algos.preflight.check.judge import check\n"
             "for name in ('recipes/qwen3-32b-4n8g-tp4pp4.yaml', 'etr.yaml'): check(name, [])\n"
             "check('nemo_rl.yaml', ['policy.optimizer.nam=1'])",
-            [],
+            [*READERS],
         ),
-        ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", []),
-        ("import nemo_algos.algorithms.rollouts, nemo_algos.algorithms.golden.verify", ["torch"]),
+        ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", [*READERS]),
+        ("import nemo_algos.algorithms.build; nemo_algos.algorithms.build.build('etr')", []),
+        (f"import {', '.join(modules('algorithms'))}", ["torch"]),
     ],
 )
 def test_what_is_loaded(code, want):
@@ -236,11 +256,11 @@ def test_no_import_of_ours_changes_another_library():
 
 def test_a_hosts_own_config_has_no_limit():
     code = """
-import nemo_algos, nemo_algos.config, threading
+import nemo_algos, nemo_algos.interpolation, threading
 from omegaconf import OmegaConf
 big = OmegaConf.create({"text": "x" * 4_100_000, "again": "${text}"})
 found = []
-with nemo_algos.config.limited():
+with nemo_algos.interpolation.limited():
     thread = threading.Thread(target=lambda: found.append(len(big.again)))
     thread.start(); thread.join()
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from nemo_algos.config import require
+from nemo_algos.extras import require
 from nemo_algos.terminal import Console, echo
 
 # characters of a bucket's values; worst tokens on the terminal

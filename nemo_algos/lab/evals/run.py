@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Column, Table
 
-from nemo_algos.config import ConfigError, Finding, as_written
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS, Loaded, load
 from nemo_algos.lab.evals.metrics import measure
@@ -27,6 +27,7 @@ from nemo_algos.lab.evals.problem import Generation, Sampler
 from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.lab.evals.store import Store
 from nemo_algos.preflight.check.local import resources
+from nemo_algos.secrets import as_written
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0

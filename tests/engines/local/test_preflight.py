@@ -9,10 +9,11 @@ from commands import invoke
 from says import Says
 
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError, load
+from nemo_algos.config import load
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.schema import Milestones, TorchClass
 from nemo_algos.engines.local.updates import rehearse
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local import judge as preflight
 from nemo_algos.preflight.check.local import resources

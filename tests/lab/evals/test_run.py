@@ -10,7 +10,7 @@ import torch
 from completions import completion, server
 from rich.console import Console
 
-from nemo_algos.config import ConfigError
+from nemo_algos.findings import ConfigError
 from nemo_algos.lab.evals.nemo_file import ScoredResponse, read
 from nemo_algos.lab.evals.run import evaluate
 from nemo_algos.lab.evals.schema import parse_config

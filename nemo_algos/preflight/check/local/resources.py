@@ -9,12 +9,13 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, install, install_of
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import OURS, Task
 from nemo_algos.engines.local.logs import enabled_names
 from nemo_algos.engines.local.schema import SHAPES, Milestones, PolicySection, TorchClass
 from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
+from nemo_algos.extras import EXTRAS, install, install_of
+from nemo_algos.findings import ConfigError, Finding, did_you_mean
 from nemo_algos.preflight.check.rule import LocalRun, Rule, error, warning
 from nemo_algos.preflight.check.rules.run import own_tokenizer
 

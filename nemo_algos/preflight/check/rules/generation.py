@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import gcd
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import (

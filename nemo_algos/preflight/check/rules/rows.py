@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Iterator, Mapping
 
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
