@@ -18,8 +18,8 @@ from strangers import BOMBS, GOOD, KINDS, LAUGH
 from nemo_algos import config, untrusted
 from nemo_algos.algorithms.golden import verify
 from nemo_algos.engines.data import rows
+from nemo_algos.engines.dumps import dump
 from nemo_algos.engines.local import checkpoint, hf
-from nemo_algos.engines.mismatch import dump
 from nemo_algos.findings import ConfigError
 from nemo_algos.jsonl import read_lines, read_object
 from nemo_algos.lab.evals import nemo_file
