@@ -99,8 +99,8 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
         elif key not in run.nemo_rl.engine.arguments:
             engine = run.nemo_rl.engine
             told = error if engine.installed else warning
-            near = did_you_mean(key, sorted(engine.arguments))
-            yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{near}")
+            hint = did_you_mean(key, sorted(engine.arguments))
+            yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{hint}")
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
