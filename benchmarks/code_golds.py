@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from nemo_algos.engines.execution.code import protections
 from nemo_algos.engines.rewards import VerifierPool
-from nemo_algos.lab.rewards.code import protections
 
 WORKERS = 2
 DEADLINE = 15.0
@@ -83,7 +83,7 @@ BROKEN: list[Callable[[str, str], str | None]] = [emptied, none, echo, flipped]
 
 
 def main() -> None:
-    with VerifierPool("nemo_algos.lab.rewards.code:verify_code", WORKERS, DEADLINE) as pool:
+    with VerifierPool("nemo_algos.engines.execution.code:verify_code", WORKERS, DEADLINE) as pool:
         print("protections:", "; ".join(protections()))
         for item, path in zip((humaneval, mbpp), sys.argv[1:], strict=True):
             rows = [json.loads(line) for line in Path(path).read_text().splitlines()]

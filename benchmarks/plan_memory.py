@@ -132,7 +132,7 @@ def judged(row: Row) -> Judged:
     """The prediction for a row."""
     try:
         run, inferred = run_of(row)
-        parts = memory.of_rank(run, run.parallel.pipeline - 1)
+        parts = memory.bytes_of_rank(run, run.parallel.pipeline - 1)
     except (ArithmeticError, LookupError, ValueError) as refusal:
         return Judged(row, f"{refusal}")
     seconds = iteration_seconds(run, GPUS[system(row)])

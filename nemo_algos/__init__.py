@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.ranks import rank_counts, rank_signals, rank_stats
     from nemo_algos.algorithms.record import ClipParams, Params
     from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
-    from nemo_algos.config import ConfigError, Finding, validate
+    from nemo_algos.findings import ConfigError, Finding, validate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "token_log_ratio", "validate", "warn_on_policy",
 ]  # fmt: skip
 _HOMES = {
-    "config": ("ConfigError", "Finding", "validate"),
+    "findings": ("ConfigError", "Finding", "validate"),
     "algorithms.core.surrogate": ("Counts", "sequence_mean"),
     "algorithms.methods": ("METHODS",),
     "algorithms.algorithm": ("Algorithm",),

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nemo_algos.config import problems_of
+from nemo_algos.findings import problems_of
 from nemo_algos.untrusted import content, from_json
 
 DEEPEST = 100  # levels of an object; what walks it would exhaust the stack at some 500

@@ -1,6 +1,6 @@
 """Facts of the models that NeMo-RL's own configs name."""
 
-from nemo_algos.config import at
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.known_models import model, table
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

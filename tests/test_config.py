@@ -10,8 +10,8 @@ from says import Says
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.findings import ConfigError, first_line
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import check as judged
 from nemo_algos.preflight.check.local.judge import parse
@@ -210,7 +210,7 @@ def test_shipped_files_are_read_once_and_no_config_is_another_s(monkeypatch):
     [(OSError(), "OSError"), (ValueError(" \n"), "ValueError"), (ValueError("\na\nb"), "a")],
 )
 def test_an_error_without_a_message_is_told_by_its_type(error, line):
-    assert config.first_line(error) == line
+    assert first_line(error) == line
 
 
 # ---- what a stranger's config names, and what Hydra reads
@@ -279,7 +279,7 @@ def test_a_number_that_python_writes_is_that_number(folder, number):
 
 
 def test_an_error_of_another_process_arrives_whole(folder):
-    with pytest.raises(config.ConfigError) as error:
+    with pytest.raises(ConfigError) as error:
         config.load(folder / "child.yaml", ["~x", "y"])
     there = pickle.loads(pickle.dumps(error.value))
     assert (there.findings, str(there)) == (error.value.findings, str(error.value))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.cli import app
-from nemo_algos.config import as_written
+from nemo_algos.secrets import as_written
 
 SECRET = "sk-ENV-SECRET-123456"
 KINDS = {  # of secrets, for what prints texts in a notation of its own

@@ -1,6 +1,7 @@
 """What may import what: the direction of imports, and that a config is checked without torch."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,8 +13,18 @@ import nemo_algos
 
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in FILES
+}
 HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
-GROUND = {"config", "jsonl", "page", "processes", "style", "terminal", "untrusted"}
+READERS = ("omegaconf", "yaml")
+FINDINGS = {"findings", "secrets"}
+GROUND = {
+    *FINDINGS,
+    *{"config", "extras", "interpolation"},
+    *{"jsonl", "page", "processes", "style", "terminal", "untrusted"},
+}
 CORE = {"algorithms.core", "algorithms.rollouts"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
@@ -22,16 +33,26 @@ ALLOWED = {
     "style": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
-    "config": set(),
-    "jsonl": {"config", "untrusted"},
+    "secrets": set(),
+    "findings": {"secrets"},
+    "extras": {"findings"},
+    "interpolation": FINDINGS,
+    "config": {"findings", "interpolation"},
+    "jsonl": {"findings", "untrusted"},
     "algorithms.core": CORE,
     "algorithms.rollouts": {"algorithms.core"},
-    "engines.rewards": {"engines.rewards", "config"},
-    "engines.data": {"engines.data", "engines.rewards", "config", "jsonl", "untrusted"},
+    # its table of names has `countdown`, and those that run code
+    "engines.rewards": {"engines.rewards", "engines.data", "engines.execution", "findings"},
+    "engines.execution": {"engines.execution", "engines.rewards"},
+    "engines.data": {
+        *{"engines.data", "engines.rewards"},
+        *{"extras", "findings", "jsonl", "untrusted"},
+    },
     "engines.adapters": {"engines.adapters", *nemo_algos.__all__},
 }
 # and the wings, each what stands below it; a room of its own wing only where ALLOWED has it
 WINGS = ["algorithms", "engines", "preflight", "lab", "cli"]
+NEIGHBOURS = {"preflight", "lab"}
 APART = {
     "engines.nemo": {"engines.local", "engines.data"},
     "engines.local": {"engines.nemo", "engines.adapters"},
@@ -40,7 +61,6 @@ APART = {
     "preflight.plan": {"preflight.slurm"},
     "lab.evals": {"lab.report", "lab.mismatch"},
     "lab.report": {"lab.mismatch"},
-    "lab.rewards": {"lab.evals", "lab.report", "lab.mismatch"},
 }
 
 
@@ -54,6 +74,19 @@ def imports(source, module):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
             found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def named(source):
+    """Every module of ours that is a text, such as "package.module:NAME"."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and re.fullmatch(r"nemo_algos(\.\w+)+(:\w+)?", text):
+            module = text.partition(":")[0]
+            while module not in MODULES:
+                module = module.rpartition(".")[0]
+            found |= {module} - {"nemo_algos"}
     return found
 
 
@@ -95,15 +128,22 @@ def test_every_form_of_import_is_seen(source, found):
     assert rooms(imports(source, "nemo_algos.algorithms.core.dual")) == found
 
 
+def test_a_module_named_in_a_text_is_seen():
+    source = 'NAMED = {"a": "nemo_algos.lab.report.runs:read_run"}\nRECORD = "nemo_algos.json"'
+    assert rooms(named(source)) == {"lab.report"}
+
+
 def test_direction_of_imports():
+    """Of what is named in a text, too: it is imported later."""
     for path in FILES:
         own, found = room_and_imports(path)
-        used = {r for r in rooms(found) if r} - {own}
+        used = {r for r in rooms(found | named(path.read_text())) if r} - {own}
         if own in ALLOWED:
             assert used <= ALLOWED[own], f"{path}: {own} may not import {used - ALLOWED[own]}"
             continue
         wing = {"__init__": "algorithms", "__main__": "cli"}.get(own, own.partition(".")[0])
         below = GROUND | {*WINGS[: WINGS.index(wing) + 1]} | {*nemo_algos.__all__}
+        below -= NEIGHBOURS - {wing} if wing in NEIGHBOURS else set()
         assert {r.partition(".")[0] for r in used} <= below, path
         assert not used & APART.get(own, set()), path
 
@@ -123,9 +163,15 @@ def test_the_rooms_are_there():
     assert len(FILES) > 30
 
 
+def modules(wing):
+    """The names of all modules below a folder of the package."""
+    paths = (PACKAGE / wing).rglob("*.py")
+    return sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in paths)
+
+
 def loaded(code):
     """Which of the heavy modules are loaded after the code, in a fresh interpreter."""
-    code = f"{code}\nimport sys; print(*(m for m in {HEAVY} if m in sys.modules))"
+    code = f"{code}\nimport sys; print(*(m for m in {HEAVY + READERS} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -143,17 +189,18 @@ def loaded(code):
             "'rank_counts', 'rank_signals', 'rank_stats', 'sequence_mean'}\n"
             "for name in {*nemo_algos.__all__} - lazy: getattr(nemo_algos, name)\n"
             "nemo_algos.build({'name': 'erpo', 'bounds': 'etr'})",
-            [],
+            [*READERS],
         ),
         (
             "from nemo_algos import batch_loss\n"
             "from nemo_algos.preflight.check.judge import check\n"
             "for name in ('recipes/qwen3-32b-4n8g-tp4pp4.yaml', 'etr.yaml'): check(name, [])\n"
             "check('nemo_rl.yaml', ['policy.optimizer.nam=1'])",
-            [],
+            [*READERS],
         ),
-        ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", []),
-        ("import nemo_algos.algorithms.rollouts, nemo_algos.algorithms.golden.verify", ["torch"]),
+        ("import nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare", [*READERS]),
+        ("import nemo_algos.algorithms.build; nemo_algos.algorithms.build.build('etr')", []),
+        (f"import {', '.join(modules('algorithms'))}", ["torch"]),
     ],
 )
 def test_what_is_loaded(code, want):
@@ -236,11 +283,11 @@ def test_no_import_of_ours_changes_another_library():
 
 def test_a_hosts_own_config_has_no_limit():
     code = """
-import nemo_algos, nemo_algos.config, threading
+import nemo_algos, nemo_algos.interpolation, threading
 from omegaconf import OmegaConf
 big = OmegaConf.create({"text": "x" * 4_100_000, "again": "${text}"})
 found = []
-with nemo_algos.config.limited():
+with nemo_algos.interpolation.limited():
     thread = threading.Thread(target=lambda: found.append(len(big.again)))
     thread.start(); thread.join()
     try:

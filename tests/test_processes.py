@@ -28,7 +28,7 @@ child = pool._idle.get()._popen.pid
 """
 SANDBOX = """
 import os, signal
-from nemo_algos.lab.rewards.sandbox.program import Sandbox
+from nemo_algos.engines.execution.sandbox.program import Sandbox
 sandbox = Sandbox()
 child = sandbox._process.pid
 """
@@ -39,7 +39,12 @@ def test_processes_begin_in_these_files_alone():
     begun = ("ProcessPoolExecutor", "multiprocessing", "subprocess.", "os.fork")
     ours = {str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py")}
     found = {p for p in ours if any(word in (PACKAGE / p).read_text() for word in begun)}
-    rest = ("preflight/slurm/", "preflight/check/data/", "lab/rewards/sandbox/", "cli/slurm.py")
+    rest = (
+        "preflight/slurm/",
+        "preflight/check/data/",
+        "engines/execution/sandbox/",
+        "cli/slurm.py",
+    )
     assert {p for p in found if not p.startswith(rest)} == OWN
 
 

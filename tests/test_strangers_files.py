@@ -18,8 +18,9 @@ from strangers import BOMBS, GOOD, KINDS, LAUGH
 from nemo_algos import config, untrusted
 from nemo_algos.algorithms.golden import verify
 from nemo_algos.engines.data import rows
+from nemo_algos.engines.dumps import dump
 from nemo_algos.engines.local import checkpoint, hf
-from nemo_algos.engines.mismatch import dump
+from nemo_algos.findings import ConfigError
 from nemo_algos.jsonl import read_lines, read_object
 from nemo_algos.lab.evals import nemo_file
 
@@ -67,7 +68,7 @@ def test_a_broken_file_is_read_or_named_in_a_sentence(name, suffix, tmp_path, mo
 def test_a_config_that_would_take_all_memory_ends_in_a_sentence(name, tmp_path):
     path = tmp_path / "bomb.yaml"
     path.write_text(BOMBS[name])
-    with pytest.raises(config.ConfigError) as error:
+    with pytest.raises(ConfigError) as error:
         config.load(path)
     assert len(str(error.value)) < 2000
 

@@ -30,9 +30,9 @@ from planted import Planted
 from pydantic import Field, model_validator
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.hardware import device_of, threads_of
 from nemo_algos.engines.local.schema import SHAPES, LocalConfig, Section
+from nemo_algos.findings import ConfigError, Finding, validate
 from nemo_algos.preflight.check.local.judge import parse
 
 Settings = dict[str, Any]  # key.path: value
@@ -227,7 +227,7 @@ def _config(common: Settings, arm: str, own: Settings, read: Callable[[Path], Di
     path = config.find(str(settings.pop("config")))
     keys = [key for key in settings if key.startswith("planted.")]
     written = {key.removeprefix("planted."): settings.pop(key) for key in keys}
-    planted = config.validate(Planted, written, "planted") if written else None
+    planted = validate(Planted, written, "planted") if written else None
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = parse(config.resolve(config.apply_overrides(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
@@ -256,7 +256,7 @@ def _trial(arm: LocalConfig, planted: Planted | None, seed: int, base: int) -> T
 
 def load(file: Path, overrides: list[str]) -> Study:
     """A study's YAML file with overrides. Raises ConfigError."""
-    return config.validate(Study, config.load(file, overrides))
+    return validate(Study, config.load(file, overrides))
 
 
 def keep(study: Study, folder: Path) -> None:

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nemo_algos.config import Section
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.low_precision import e4m3
 from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
 from nemo_algos.engines.local.tiny import TopExperts
 from nemo_algos.engines.local.tiny_policy import SeparateSampler, TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.findings import Section
 
 BLOCK = 128  # of e4m3
 

@@ -25,8 +25,9 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.cli import exit_on_error
-from nemo_algos.config import Section, apply_overrides, at, did_you_mean, find, load, validate
+from nemo_algos.config import apply_overrides, find, load
 from nemo_algos.config import read as read_config
+from nemo_algos.findings import Section, at, did_you_mean, validate
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.release import shipped

@@ -12,8 +12,6 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.compatibility import COMPONENTS, misfits
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
@@ -21,7 +19,7 @@ from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm, WeightedTerm
 from nemo_algos.algorithms.kernel import Component, Method
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.record import check_constant_bounds
-from nemo_algos.config import SHIPPED, ConfigError, Finding, did_you_mean, read, validate
+from nemo_algos.findings import ConfigError, Finding, did_you_mean, validate
 
 Record = TypeVar("Record", Method, LossTerm)
 
@@ -141,14 +139,6 @@ def _term(key: str, block: Any) -> WeightedTerm:
     )
 
 
-def config_of(name: str) -> dict[str, Any]:
-    """The `method` block of a shipped training config of this name; empty where there is none."""
-    path = next((path for path in SHIPPED.glob("*.yaml") if path.stem == name), None)
-    plain: Any = OmegaConf.to_container(read(path)) if path else {}
-    block = plain.get("method")
-    return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
-
-
 def find(name: Any, path: str = "method") -> Method:
     """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
     if name is None:
@@ -196,7 +186,9 @@ def _hint(name: str, known: Mapping[str, Record]) -> str:
     spelled = {other.replace("_", ""): other for other in known}
     if same := spelled.get(plain.replace("_", "")):
         return f" (did you mean {same}?)"
-    block = config_of(plain) if known is METHODS else {}
+    from nemo_algos.config import shipped_method  # OmegaConf, for a message
+
+    block = shipped_method(plain) if known is METHODS else {}
     if not block:
         return did_you_mean(name, list(known), TYPO if len(name) >= LONG else 1.0)
     preset = ", ".join(f"{key}: {value}" for key, value in block.items())

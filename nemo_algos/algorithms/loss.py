@@ -17,7 +17,7 @@ from nemo_algos.algorithms.extensions import terms
 from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights, sampler_weights
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, contradictions
 from nemo_algos.algorithms.kernel import Method, Shaped, Signals
-from nemo_algos.config import refuse_first, validate
+from nemo_algos.findings import refuse_first, validate
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 
 from pydantic import AfterValidator, Field
 
-from nemo_algos.config import Section, did_you_mean
+from nemo_algos.findings import Section, did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

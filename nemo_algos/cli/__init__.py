@@ -114,7 +114,7 @@ class Commands(_Flags, TyperGroup):
         return name, load_command(str(name)) if command else None, rest
 
     def invoke(self, ctx: Any) -> Any:
-        from nemo_algos.config import limited  # not for the overview
+        from nemo_algos.interpolation import limited
 
         with exit_on_error(), limited():
             return super().invoke(ctx)
@@ -138,7 +138,7 @@ def exit_on_error() -> Iterator[None]:
         named = f"{error.filename} cannot be used: {error.strerror}. Name another path."
         raise _exit(2, named if error.filename else error) from None
     except ModuleNotFoundError as error:
-        from nemo_algos.config import install_of  # the overview loads no config
+        from nemo_algos.extras import install_of
 
         if not (cure := install_of(error.name)):
             raise

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from typer.core import TyperGroup
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.terminal import sentence
 
 

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
-from nemo_algos.config import UnknownKey, as_written, select
+from nemo_algos.config import select
+from nemo_algos.findings import UnknownKey
 from nemo_algos.preflight.check.data import environment
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict
@@ -20,6 +21,7 @@ from nemo_algos.preflight.check.rule import Preflight
 from nemo_algos.preflight.forecast import this_run
 from nemo_algos.preflight.forecast.this_run import forecast_of, lines
 from nemo_algos.preflight.slurm.batch import seconds
+from nemo_algos.secrets import as_written
 from nemo_algos.terminal import echo
 
 

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from nemo_algos import config
-from nemo_algos.algorithms.build import config_of
 from nemo_algos.cli.methods import facts_of_config
 from nemo_algos.terminal import echo
 
@@ -27,5 +26,5 @@ def describe(name: str) -> str:
     first = (config.SHIPPED / name).read_text().partition("\n")[0]
     if first.startswith("#"):
         return first.lstrip("# ").removesuffix(", e.g.").removesuffix(":")
-    block = config_of(name.removesuffix(".yaml"))
+    block = config.shipped_method(name.removesuffix(".yaml"))
     return f"countdown: {facts_of_config(name, block)['is']}" if block else ""

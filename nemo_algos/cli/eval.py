@@ -1,7 +1,8 @@
 """The command `nemo-algos eval`; examples/run_eval.py is the same."""
 
 from nemo_algos.cli.arguments import Config, Overrides, load_config
-from nemo_algos.config import require, resolve
+from nemo_algos.config import resolve
+from nemo_algos.extras import require
 from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.terminal import Console, echo
 

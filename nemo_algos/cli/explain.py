@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 
 from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, SHARED, Base
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.release import Release

@@ -13,6 +13,8 @@ from nemo_algos.cli.arguments import Config, Overrides, Words, load_config
 from nemo_algos.engines.data.puzzles import Made
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import SHAPES
+from nemo_algos.extras import require
+from nemo_algos.findings import refuse_first
 from nemo_algos.jsonl import replace
 from nemo_algos.preflight.check.local.judge import parse
 from nemo_algos.terminal import Console, echo
@@ -43,11 +45,11 @@ def start(
 
     train.jsonl has the problems of all its steps in their order, validation.jsonl those held out.
     """
-    configs.require("engine")
+    require("engine")
     checked, _ = parse(configs.resolve(load_config(config, overrides, "train")))
     name = checked.policy.model_name
     grpo = checked.grpo
-    configs.refuse_first(
+    refuse_first(
         (
             name not in SHAPES,
             f"{config}: {name} and its data are already files that any engine can read. Export is "

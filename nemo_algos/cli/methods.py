@@ -9,11 +9,12 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from nemo_algos.algorithms.build import build, config_of, find
+from nemo_algos.algorithms.build import build, find
 from nemo_algos.algorithms.extensions.terms import TERMS, LossTerm
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
-from nemo_algos.config import did_you_mean
+from nemo_algos.config import shipped_method
+from nemo_algos.findings import did_you_mean
 from nemo_algos.terminal import Console, echo
 
 
@@ -81,7 +82,7 @@ def _verify(file: Path, tolerance: float | None) -> None:
 
 
 def _find(name: str) -> dict[str, Any]:
-    if name not in METHODS and (block := config_of(name)):
+    if name not in METHODS and (block := shipped_method(name)):
         return facts_of_config(name, block)
     if not name.startswith("terms."):
         return facts(find(name))

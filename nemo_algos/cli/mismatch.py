@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from nemo_algos.config import require
+from nemo_algos.extras import require
 from nemo_algos.terminal import Console, echo
 
 # characters of a bucket's values; worst tokens on the terminal
@@ -94,7 +94,7 @@ def _verdict(
     responses: int,
     quiet: bool,
 ) -> Diagnosis:
-    from nemo_algos.engines.mismatch.dump import read  # scipy
+    from nemo_algos.engines.dumps.dump import read  # scipy
     from nemo_algos.lab.mismatch.verdict import diagnose, with_model
 
     dumps = [read(path) for path in files]
@@ -111,7 +111,7 @@ def _verdict(
 
 
 def _probed(files: list[Path], url: str) -> list[Seen]:
-    from nemo_algos.engines.mismatch.dump import read
+    from nemo_algos.engines.dumps.dump import read
     from nemo_algos.lab.mismatch.live import ROWS, Server, probed
     from nemo_algos.lab.mismatch.responses import gather
 

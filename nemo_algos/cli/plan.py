@@ -10,7 +10,7 @@ import typer
 from omegaconf import OmegaConf
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config, show
-from nemo_algos.config import evaluating
+from nemo_algos.interpolation import evaluating
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import find

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_algos.config import require
+from nemo_algos.extras import require
 from nemo_algos.terminal import Console, echo
 
 

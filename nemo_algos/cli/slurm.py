@@ -12,7 +12,8 @@ import typer
 
 from nemo_algos.cli import Plain
 from nemo_algos.cli.arguments import Config, Overrides, Words, load_config, show
-from nemo_algos.config import find, refuse_first
+from nemo_algos.config import find
+from nemo_algos.findings import refuse_first
 from nemo_algos.preflight.slurm import prepare, runs
 from nemo_algos.preflight.slurm.batch import PROGRAM, Job
 from nemo_algos.preflight.slurm.placement import Sizes

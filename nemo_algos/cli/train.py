@@ -11,8 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import SHAPE, complete_config, load_config, once, show
-from nemo_algos.config import ConfigError, Finding, run_name
+from nemo_algos.config import run_name
 from nemo_algos.engines.local import manifest
+from nemo_algos.extras import require
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.preflight.check.local.judge import judge
 from nemo_algos.terminal import Console, echo
 
@@ -71,7 +73,7 @@ def _with_run_name(merged: DictConfig, config: str) -> DictConfig:
 
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
-    configs.require("engine")
+    require("engine")
     try:
         checked, algorithm, warnings = judge(configs.resolve(merged), resume)
         show(warnings, err=True)

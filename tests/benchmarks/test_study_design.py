@@ -7,7 +7,7 @@ import pytest
 import tuning
 from says import Says
 
-from nemo_algos.config import ConfigError
+from nemo_algos.findings import ConfigError
 
 CONFIGS = Path(design.__file__).parent / "configs"
 KEY = "policy.optimizer.kwargs.lr"

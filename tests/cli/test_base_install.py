@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from says import Says
 
-from nemo_algos.config import EXTRAS
+from nemo_algos.extras import EXTRAS
 
 # every other module is not there for PathFinder; said in the same words as where none is installed
 BLOCKED = """

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from nemo_algos import cli
 from nemo_algos.algorithms.extensions.terms import TERMS
 from nemo_algos.cli import COMMANDS, STOPPED, app, load_command
-from nemo_algos.config import SHIPPED, ConfigError, Finding
+from nemo_algos.config import SHIPPED
+from nemo_algos.findings import ConfigError, Finding
 
 ROOT = Path(__file__).parents[2]
 CONFIGURED = ("train", "eval", "check", "plan", "slurm")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import nemo_algos
 from nemo_algos.cli import app
 from nemo_algos.cli.arguments import show
-from nemo_algos.config import Finding
+from nemo_algos.findings import Finding
 from nemo_algos.terminal import Console
 
 PACKAGE = Path(nemo_algos.__file__).parent

@@ -15,7 +15,8 @@ from doc_commands import FENCE, ROOT, blocks, pages, runs
 from releases import MAIN
 
 from nemo_algos.cli import load_command
-from nemo_algos.config import ConfigError, find, load, read
+from nemo_algos.config import find, load, read
+from nemo_algos.findings import ConfigError
 from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local.judge import parse

@@ -15,7 +15,7 @@ from nemo_algos.algorithms.kernel import (
     token_log_ratio,
 )
 from nemo_algos.algorithms.record import Params, Slot
-from nemo_algos.config import Finding
+from nemo_algos.findings import Finding
 
 COMPONENTS = ("advantages", "bounds")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.config import Finding, Section, did_you_mean, refuse_first
+from nemo_algos.findings import Finding, Section, did_you_mean, refuse_first
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
-from nemo_algos.config import Finding, Section, refuse_first
+from nemo_algos.findings import Finding, Section, refuse_first
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut

@@ -15,7 +15,7 @@ from nemo_algos.algorithms.algorithm import Algorithm, needs_of_rest
 from nemo_algos.algorithms.extensions.compatibility import essence, has_no_ratio, two_policies
 from nemo_algos.algorithms.extensions.correction import PRESETS, CorrectionConfig
 from nemo_algos.algorithms.kernel import INFINITE, group_advantages
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 
 OldPolicy = Literal["trainer", "sampler"]
 KEY = "old_policy"

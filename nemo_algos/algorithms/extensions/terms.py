@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import DriverOutput, Memory, Signals
 from nemo_algos.algorithms.record import Need
-from nemo_algos.config import Section
+from nemo_algos.findings import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

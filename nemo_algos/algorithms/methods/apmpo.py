@@ -29,7 +29,7 @@ from nemo_algos.algorithms.record import (
     TokenClip,
     Usual,
 )
-from nemo_algos.config import refuse_first
+from nemo_algos.findings import refuse_first
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from nemo_algos.config import Section, validate
+from nemo_algos.findings import Section, validate
 from nemo_algos.jsonl import read_object, replace
 
 Messages = list[dict[str, str]]  # role: system, user or assistant; content

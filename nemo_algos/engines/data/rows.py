@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import first_line, install
+from nemo_algos.extras import install
+from nemo_algos.findings import first_line
 from nemo_algos.untrusted import content, from_json, plain
 
 SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder

@@ -5,11 +5,11 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from nemo_algos.config import Section, did_you_mean
 from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.prompts import PromptSection, TrainedPrompt
 from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.rewards.weighted import Reward
+from nemo_algos.findings import Section, did_you_mean
 
 TASKS = (*FAMILIES, "math")
 VERIFIER = "math"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 
-from nemo_algos.config import did_you_mean
 from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.prompts import Asked, Messages, last_user_message, parse_question
 from nemo_algos.engines.data.puzzles import FAMILIES, Made
@@ -14,6 +13,7 @@ from nemo_algos.engines.data.rows import Row, after_hashes, load
 from nemo_algos.engines.data.schema import DataSection, Split
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import Rewards
+from nemo_algos.findings import did_you_mean
 
 # ours by the short names that configs use; any other is a "module:NAME"
 OURS = {

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.tasks import OURS
 from nemo_algos.engines.local.experience import Policy, Score
@@ -24,6 +23,7 @@ from nemo_algos.engines.local.schema import (
 )
 from nemo_algos.engines.local.tiny_policy import TinyPolicy, warm_start
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.findings import ConfigError, Finding
 
 PROBE = "1 + 2 = 3"
 

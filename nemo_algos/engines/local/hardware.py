@@ -2,8 +2,8 @@
 
 import torch
 
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.schema import SHAPES, PolicySection
+from nemo_algos.findings import ConfigError, Finding
 
 
 def device_of(policy: PolicySection) -> torch.device:

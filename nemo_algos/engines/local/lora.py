@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.config import ConfigError, Finding, first_line
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.schema import LoraSection
+from nemo_algos.findings import ConfigError, Finding, first_line
 
 KEY = "policy.dtensor_cfg.lora_cfg"
 

@@ -14,9 +14,11 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from nemo_algos.algorithms.extensions.old_policy import reconcile
-from nemo_algos.config import as_written, resolve, validate
+from nemo_algos.config import resolve
 from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.findings import validate
 from nemo_algos.jsonl import JsonObject, read_object, refuse_links_out, replace
+from nemo_algos.secrets import as_written
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
 # keys that name code or whom a run tells, and texts for the model: what they hold without asking

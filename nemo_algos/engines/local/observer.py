@@ -12,9 +12,9 @@ from nemo_algos.algorithms.core.groups import succeeded
 from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.rollouts import TURN_PART, Rollouts
 from nemo_algos.engines import trace
+from nemo_algos.engines.dumps.watch import Watch, checksums
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.updates import Updates
-from nemo_algos.engines.mismatch.watch import Watch, checksums
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import parts
 

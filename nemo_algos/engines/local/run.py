@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import ConfigError, did_you_mean, first_line
 from nemo_algos.engines.local import checkpoint, manifest
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import SEED, measure, sample
@@ -29,6 +28,7 @@ from nemo_algos.engines.local.schema import GRPOSection, LocalConfig, TorchClass
 from nemo_algos.engines.local.screen import Screen, say
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.local.updates import rehearse
+from nemo_algos.findings import ConfigError, did_you_mean, first_line
 from nemo_algos.jsonl import JsonObject, read_object
 from nemo_algos.terminal import echo
 

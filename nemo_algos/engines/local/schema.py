@@ -7,8 +7,8 @@ from pydantic import Field, field_validator
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
 from nemo_algos.algorithms.extensions.old_policy import OldPolicy
-from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
+from nemo_algos.findings import Section
 
 # above these a number is a slip, which would end a run late or hold the machine
 MANY = 10**6

@@ -20,10 +20,10 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.loss import Loss, policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LocalConfig, Milestones, TorchClass
+from nemo_algos.findings import ConfigError, Finding
 
 OPTIMIZER = "policy.optimizer"
 SCHEDULER = "policy.scheduler"

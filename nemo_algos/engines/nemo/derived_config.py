@@ -6,7 +6,7 @@ from typing import Any
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import keep_advantages, token_log_ratio
 from nemo_algos.algorithms.record import TOKEN_INPUTS
-from nemo_algos.config import Section, at, set_at, validate
+from nemo_algos.findings import Section, at, set_at, validate
 
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)

@@ -23,7 +23,6 @@ from rich.console import Console
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import (
     environment,
     gym,
@@ -44,6 +43,7 @@ from nemo_algos.engines.nemo.patches import (
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered, listen
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.remarks import Remarks
+from nemo_algos.findings import Finding
 from nemo_algos.jsonl import replace
 
 RECORD = "nemo_algos.json"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.extensions.correction import sampler_metrics
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
-from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.dumps.watch import Watch
 from nemo_algos.engines.nemo import columns, loss_metrics, nonfinite, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.probe import Probe

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.watch import checksums
+from nemo_algos.engines.dumps.watch import checksums
 from nemo_algos.engines.nemo.trace import current_logprobs
 
 PROMPTS = 8

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
+from nemo_algos.findings import Finding
 
 DOTTED = re.compile(r"[\w.]+")
 # the calls of the four scripts in v0.7.0 and main of 2026-08-22 (7ea279abf), and their keywords

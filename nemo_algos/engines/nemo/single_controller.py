@@ -26,7 +26,6 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import columns, environment, nonfinite, versions
 from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
@@ -39,6 +38,7 @@ from nemo_algos.engines.nemo.policy import (
     registrations,
 )
 from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.findings import Finding
 
 WATCH = "_run_with_controller_liveness_watch"
 SCRIPT = versions.EXAMPLES / "run_grpo_single_controller.py"

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import nemo_rl
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.findings import ConfigError, Finding
 
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import nemo_algos
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.findings import ConfigError, Finding
 
 ROOT = Path(nemo_algos.__file__).parents[1]
 WORKERS = "nemo_rl.models.policy.workers."

@@ -13,17 +13,21 @@ DETAIL_CHARS = 300
 NAMED = {
     "math": "nemo_algos.engines.rewards.math:verify_math",
     "countdown": "nemo_algos.engines.data.countdown:verify",
-    "choice": "nemo_algos.lab.rewards.choice:verify_choice",
-    "code": "nemo_algos.lab.rewards.code:verify_code",
-    "code_remote": "nemo_algos.lab.rewards.remote:verify_code_remote",
-    "sql": "nemo_algos.lab.rewards.sql:verify_sql",
+    "choice": "nemo_algos.engines.rewards.choice:verify_choice",
+    "code": "nemo_algos.engines.execution.code:verify_code",
+    "code_remote": "nemo_algos.engines.execution.remote:verify_code_remote",
+    "sql": "nemo_algos.engines.execution.sql:verify_sql",
     "boxed": "nemo_algos.engines.rewards.answers:boxed",
     "letter": "nemo_algos.engines.rewards.answers:letter",
 }
+BEFORE = "nemo_algos.lab.rewards."  # where some of these were: configs and folders may say so
 
 
 def path_of(name: str) -> str:
-    """The "module:function" of a short name, or what is one already."""
+    """The "module:function" of a short name, or what is one already; one of before, where it is."""
+    if name.startswith(BEFORE):
+        function = name.partition(":")[2]
+        return next((now for now in NAMED.values() if now.endswith(f":{function}")), name)
     return NAMED.get(name, name)
 
 

@@ -45,7 +45,7 @@ class Unjudged(Exception):
 class VerifierPool:
     """Scores responses with a verifier in `workers` separate processes, started when first needed.
 
-    It guards against responses that exhaust a verifier; `rewards.code` locks down code in them.
+    It guards against responses that exhaust a verifier; `execution.code` locks down code in them.
 
     verify: "module:function", importable as in this process; deadline: seconds of CPU time that an
     item may take of its worker (whose start is not counted), and PATIENCE times that of wall time,

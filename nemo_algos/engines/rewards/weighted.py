@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from pydantic import PositiveFloat, PositiveInt
 
-from nemo_algos.config import Section
 from nemo_algos.engines.rewards.function import PAIR, RewardFunction, describe, number, path_of
 from nemo_algos.engines.rewards.pool import Unjudged, Verdict, VerifierPool
+from nemo_algos.findings import Section
 
 Columns = Mapping[str, Sequence[Any]]  # of the responses, by the names in GIVEN
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nemo_algos.config import first_line
 from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.build import policy_of
@@ -24,6 +23,7 @@ from nemo_algos.engines.local.lora import load_trained
 from nemo_algos.engines.local.schema import SHAPES, GenerationSection, PolicySection
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.findings import first_line
 from nemo_algos.lab.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.lab.evals.schema import LocalModel, Perturbation, SamplingSection
 from nemo_algos.terminal import Console

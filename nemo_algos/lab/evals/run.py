@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Column, Table
 
-from nemo_algos.config import ConfigError, Finding, as_written
+from nemo_algos.engines.local import availability
+from nemo_algos.engines.named import check_verifier, findings_of
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS, EXTRACTORS, Loaded, load
 from nemo_algos.lab.evals.metrics import measure
@@ -26,7 +28,7 @@ from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.lab.evals.problem import Generation, Sampler
 from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.lab.evals.store import Store
-from nemo_algos.preflight.check.local import resources
+from nemo_algos.secrets import as_written
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0
@@ -119,7 +121,7 @@ def _load(config: EvalConfig) -> list[Loaded]:
             findings.append(Finding(f"benchmarks.{name}.data", f"{error}{cure}"))
     if isinstance(config.model, LocalModel) and config.model.policy:
         policy = config.model.policy
-        wrong = resources.device(policy) + resources.model(policy)
+        wrong = availability.device(policy) + availability.model(policy)
         findings += [f._replace(path=f"model.{f.path}") for f in wrong]
     if findings:
         raise ConfigError(findings)
@@ -131,9 +133,9 @@ def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
     names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
     named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
     found = []
-    for key, verifier in named.items():
-        if verifier:
-            found += resources.findings_of(resources.verifier, verifier, key, names)
+    for key, function in named.items():
+        if function:
+            found += findings_of(check_verifier, function, key, names)
     return found
 
 

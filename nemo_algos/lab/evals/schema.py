@@ -9,20 +9,19 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from nemo_algos.config import (
+from nemo_algos.config import find, load
+from nemo_algos.engines.data.prompts import TrainedPrompt
+from nemo_algos.engines.local import manifest
+from nemo_algos.engines.local.schema import LocalConfig, PolicySection
+from nemo_algos.findings import (
     ConfigError,
     Finding,
     Section,
     at,
     did_you_mean,
-    find,
-    load,
     refuse_first,
     validate,
 )
-from nemo_algos.engines.data.prompts import TrainedPrompt
-from nemo_algos.engines.local import manifest
-from nemo_algos.engines.local.schema import LocalConfig, PolicySection
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 
 URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.engines.dumps.dump import Dump
 from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.records import FAR, ROUNDING, Array, minimize

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos.config import first_line
+from nemo_algos.engines.dumps.responses import Response
 from nemo_algos.engines.local.hf import from_pretrained
-from nemo_algos.engines.mismatch.responses import Response
+from nemo_algos.findings import first_line
 from nemo_algos.lab.mismatch.responses import Array, Responses
 
 TOP = 256  # logits that are kept as they are

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.engines.mismatch.responses import MICRO_BATCHES, Array, Response, responses
+from nemo_algos.engines.dumps.dump import Dump
+from nemo_algos.engines.dumps.responses import MICRO_BATCHES, Array, Response, responses
 from nemo_algos.lab.mismatch.hypotheses.records import Record
 
 LONGEST = 512  # tokens of a response that are recomputed

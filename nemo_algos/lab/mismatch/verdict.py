@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from nemo_algos.engines.mismatch.arrival import compared
-from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.engines.dumps.arrival import compared
+from nemo_algos.engines.dumps.dump import Dump
 from nemo_algos.lab.mismatch import CAUSES, Cause
 from nemo_algos.lab.mismatch.hypotheses import records
 from nemo_algos.lab.mismatch.responses import Responses, everything

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.engines.dumps.dump import read
 
 KINDS = ("*.npz", "*.pt", "*.jsonl")
 RESPONSES = 16  # of a file

@@ -9,7 +9,7 @@ from nemo_algos.algorithms.extensions.old_policy import (
     on_policy_objective,
     takes_sampler,
 )
-from nemo_algos.config import Finding
+from nemo_algos.findings import Finding
 from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, evaluating, resolve
+from nemo_algos.config import resolve
 from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, base_of
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean
+from nemo_algos.interpolation import evaluating
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.release import Release, is_grpo, purpose
 

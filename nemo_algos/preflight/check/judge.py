@@ -11,18 +11,9 @@ from omegaconf import DictConfig
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions import old_policy
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import (
-    ConfigError,
-    Finding,
-    apply_overrides,
-    at,
-    find,
-    read,
-    resolve,
-    select,
-    validate,
-)
+from nemo_algos.config import apply_overrides, find, read, resolve, select
 from nemo_algos.engines.nemo.derived_config import derive
+from nemo_algos.findings import ConfigError, Finding, at, validate
 from nemo_algos.preflight.check.compose import Composed, compose
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model

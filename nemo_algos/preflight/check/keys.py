@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from nemo_algos.config import Finding, UnknownKey, as_names, at, did_you_mean
 from nemo_algos.engines.nemo.derived_config import AMONG, OURS, is_vlm
+from nemo_algos.findings import Finding, UnknownKey, as_names, at, did_you_mean
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.release import Release, config_files
 from nemo_algos.preflight.check.rules.fp8 import POW2

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from nemo_algos.config import did_you_mean, validate
+from nemo_algos.findings import did_you_mean, validate
 from nemo_algos.preflight.check.decoder import Attention, Experts, Mamba, Model
 
 HERE = Path(__file__).parent

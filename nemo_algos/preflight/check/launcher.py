@@ -23,18 +23,19 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # pyright: ig
 from omegaconf import DictConfig
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import EPOCHS, OURS, TRACE, TRACED, base_of
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.patches import estimator_name
 from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.findings import ConfigError, Finding, validate
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER as SECTION
 from nemo_algos.preflight.check.release import read
 from nemo_algos.preflight.check.rule import Preflight
 from nemo_algos.preflight.forecast import rewards
 from nemo_algos.preflight.forecast.this_run import forecast_of, lines
+from nemo_algos.secrets import as_written
 
 
 def compose(written: DictConfig) -> Launch:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
-from nemo_algos.config import at
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.decoder import Model
 
 MEGATRON = "policy.megatron_cfg"

@@ -10,9 +10,9 @@ from math import isqrt
 from typing import Any, Protocol, TypeVar
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards.weighted import Reward
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.preflight.check.known_models import config_of
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release

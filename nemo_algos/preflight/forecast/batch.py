@@ -8,7 +8,7 @@ from math import ceil, exp, log
 from statistics import NormalDist
 from typing import NamedTuple
 
-from nemo_algos.config import Finding
+from nemo_algos.findings import Finding
 from nemo_algos.preflight.forecast.planned import Planned, error, warning, written_of
 
 GAPS = (0.0, 0.01, 0.05)  # standard deviations of healthy differences, in nats per token

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.forecast.planned import ENDLESS, TRIAL, Planned, error, note, warning
 from nemo_algos.preflight.forecast.rates import (
     CORE,

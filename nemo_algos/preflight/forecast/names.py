@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 OF_PARTS = "env.math_multi_reward."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.findings import Finding, at, did_you_mean
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 BOTH = "policy.hf_config_overrides"  # NeMo-RL gives it to the trainer and to vLLM

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Finding, at
+from nemo_algos.findings import Finding, at
 
 error = Finding
 warning = partial(Finding, severity="warning")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nemo_algos.config import did_you_mean
+from nemo_algos.findings import did_you_mean
 from nemo_algos.preflight.forecast.planned import Planned
 
 OPTIMIZER = "policy.optimizer"

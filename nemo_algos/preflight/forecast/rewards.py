@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Finding, at
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.forecast.planned import Planned, blamed, error, warning, written_of
 
 SCALING = "grpo.reward_scaling"

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, note, warning
 from nemo_algos.preflight.forecast.rewards import limit
 from nemo_algos.preflight.forecast.template import rendered

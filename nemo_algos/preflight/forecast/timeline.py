@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.findings import Finding, at, did_you_mean
 from nemo_algos.preflight.forecast.planned import (
     ENDLESS,
     TRIAL,

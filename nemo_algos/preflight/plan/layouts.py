@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at, set_at
+from nemo_algos.findings import at, set_at
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.plan import memory, speed

@@ -161,7 +161,7 @@ def states(run: Training, rank: int) -> dict[str, float]:
 
 def _states(run: Training, rank: int) -> dict[str, float]:
     """The same, wherever they are."""
-    held = workload.of_rank(run.network, run.parallel, rank)
+    held = workload.parameters_of_rank(run.network, run.parallel, rank)
     s = run.states
     p = run.parallel
     dense = p.data / s.instances
@@ -267,7 +267,7 @@ def gathered_weights(run: Training) -> dict[str, float]:
     return {"gathered layers": 2 * 2 * largest}
 
 
-def of_rank(run: Training, rank: int) -> dict[str, float]:
+def bytes_of_rank(run: Training, rank: int) -> dict[str, float]:
     """Bytes by component on a pipeline rank, at their most."""
     parts = states(run, rank) | gathered_weights(run) | activations(run, rank)
     return parts | {"workspace": run.kernels.workspace}
@@ -275,7 +275,7 @@ def of_rank(run: Training, rank: int) -> dict[str, float]:
 
 def peak(run: Training) -> dict[str, float]:
     """Bytes by component on a GPU of the fullest pipeline rank."""
-    ranks = (of_rank(run, rank) for rank in range(run.parallel.pipeline))
+    ranks = (bytes_of_rank(run, rank) for rank in range(run.parallel.pipeline))
     return max(ranks, key=lambda parts: sum(parts.values()))
 
 

@@ -209,7 +209,7 @@ def of_layers(net: Network, p: Parallel, layers: tuple[str, ...]) -> Held:
     return sum((PARTS[part](net, p).times(n) for part, n in counts.items()), Held())
 
 
-def of_rank(net: Network, p: Parallel, rank: int) -> Held:
+def parameters_of_rank(net: Network, p: Parallel, rank: int) -> Held:
     """Of a pipeline rank: every p-th (virtual) stage, with the ends it has."""
     last = rank == p.pipeline - 1
     held = sum((of_layers(net, p, s) for s in net.stages[rank :: p.pipeline]), Held())
@@ -250,4 +250,4 @@ def network(model: Model, stages: tuple[tuple[str, ...], ...], fused: bool = Fal
 
 def whole(model: Model) -> float:
     """Parameters of the model as its shapes explain them, on one GPU."""
-    return sum(of_rank(network(model, (model.layers,)), Parallel(1), 0))
+    return sum(parameters_of_rank(network(model, (model.layers,)), Parallel(1), 0))

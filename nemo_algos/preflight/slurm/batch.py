@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, repository_folder, set_at
+from nemo_algos.config import repository_folder
 from nemo_algos.engines.nemo.worker_env import ROOT
+from nemo_algos.findings import Finding, at, set_at
 from nemo_algos.preflight.check.release import shipped
 from nemo_algos.preflight.check.rule import warning
 from nemo_algos.preflight.check.rules.data import FILES

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.rule import Preflight, note, warning
 from nemo_algos.preflight.plan.layouts import Plan, gpu_of, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS

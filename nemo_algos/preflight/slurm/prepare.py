@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, apply_overrides, at, read, select, set_at
+from nemo_algos.config import apply_overrides, read, select
+from nemo_algos.findings import ConfigError, Finding, at, set_at
 from nemo_algos.jsonl import replace
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.release import is_checkout, shipped

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import worker_env
 from nemo_algos.engines.nemo.worker_env import ROOT
+from nemo_algos.findings import Finding
 from nemo_algos.preflight.check.release import is_checkout
 from nemo_algos.preflight.slurm import batch
 from nemo_algos.preflight.slurm.batch import Job

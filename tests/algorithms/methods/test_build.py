@@ -12,13 +12,14 @@ from batches import PLAIN, close, make, run
 from says import Says
 
 from nemo_algos.algorithms import methods
-from nemo_algos.algorithms.build import build, config_of
+from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import SHIPPED, ConfigError
+from nemo_algos.config import SHIPPED, shipped_method
+from nemo_algos.findings import ConfigError
 
 EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}
 ERPO_ETR = {"advantages": "erpo", "bounds": "etr"}
@@ -306,9 +307,9 @@ def test_only_the_methods_asked_for_are_imported(code, files):
 PRESETS = [path.stem for path in SHIPPED.glob("*.yaml") if path.stem not in METHODS]
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if config_of(name)])
+@pytest.mark.parametrize("name", [name for name in PRESETS if shipped_method(name)])
 def test_the_name_of_a_shipped_config_says_which_method_it_is(name):
-    block = config_of(name)
+    block = shipped_method(name)
     (said,) = refusals(name)
     values = " ".join(str(value) for value in block.values())
     assert said == Says(f"method.name: {name}.yaml {values}") and "did you mean" not in said

@@ -22,8 +22,8 @@ from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.remarks import Remarks
+from nemo_algos.findings import ConfigError
 
 BOTH = {"rollout_is": "token", "rollout_is_threshold": 1.1}
 BOTH |= {"rollout_rs": "token_k2,seq_mean_k1", "rollout_rs_threshold": "0.03,0.95_1.05"}

@@ -14,7 +14,7 @@ from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.extensions.terms import TERMS
 from nemo_algos.algorithms.loss import batch_loss, policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError, Section
+from nemo_algos.findings import ConfigError, Section
 
 ALL = {"entropy": {"coef": 0.3}, "nll": {"coef": 0.2}}
 BLOCKS = [

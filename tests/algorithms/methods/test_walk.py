@@ -18,7 +18,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError
+from nemo_algos.findings import ConfigError
 
 
 def rarer(batch):

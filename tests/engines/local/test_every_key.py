@@ -13,12 +13,13 @@ from short_runs import metrics, short_warm_start, train  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS, STUDIED
-from nemo_algos.config import SHIPPED, ConfigError
+from nemo_algos.config import SHIPPED
 from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import GenerationSection, LocalConfig, Shape
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.rewards import Verdict
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.local.judge import judge
 
 BASE = ["grpo.max_num_steps=2", "loss_fn.reference_policy_kl_penalty=0.05", "mismatch.threshold=1"]

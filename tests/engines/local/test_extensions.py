@@ -13,11 +13,11 @@ from nemo_algos import config
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import prompt_key
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.rewards import Verdict
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.local.judge import judge_by, parse
 from nemo_algos.preflight.check.local.rules import RULES
 

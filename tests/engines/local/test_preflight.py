@@ -9,13 +9,14 @@ from commands import invoke
 from says import Says
 
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import ConfigError, load
+from nemo_algos.config import load
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.schema import Milestones, TorchClass
 from nemo_algos.engines.local.updates import rehearse
+from nemo_algos.engines.named import check_verifier, findings_of
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local import judge as preflight
-from nemo_algos.preflight.check.local import resources
 
 
 def three(response, answer, extra):
@@ -132,7 +133,7 @@ def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifi
     found = findings(*own(tmp_path, llama), f"data.verifier={verifier}")
     assert found == {"data.verifier": Says(message)}
     for usable in ("operator:eq", "nemo_algos.engines.rewards.math:verify_math"):
-        assert resources.findings_of(resources.verifier, usable, "data.verifier") == []
+        assert findings_of(check_verifier, usable, "data.verifier") == []
 
 
 def lines(optimizer, kwargs, scheduler=()):

@@ -18,12 +18,12 @@ from says import Says
 from short_runs import assert_same_run, metrics, short_warm_start, train, weights  # noqa: F401
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import checkpoint, logs, manifest
 from nemo_algos.engines.local import run as running
 from nemo_algos.engines.local.logs import Told, open_folder
 from nemo_algos.engines.local.run import Record, _say
 from nemo_algos.engines.local.schema import LoggerSection, Project
+from nemo_algos.findings import ConfigError, set_at
 from nemo_algos.jsonl import lock_folder
 from nemo_algos.preflight.check.local.judge import judge, parse
 
@@ -362,7 +362,7 @@ def test_every_key_may_change_or_is_refused_with_a_reason(tmp_path):
     for key in leaves(checked.model_dump(mode="json")):
         (tmp_path / "manifest.json").write_text(written)
         other = checked.model_dump(mode="json")
-        config.set_at(other, key, "other")
+        set_at(other, key, "other")
         try:
             given = SimpleNamespace(model_dump=lambda mode: other)  # noqa: B023
             (change,) = manifest.record_changes(tmp_path, given, 3)

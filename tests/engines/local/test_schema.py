@@ -6,9 +6,9 @@ import pytest
 from says import Says
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local.manifest import foreign
 from nemo_algos.engines.local.schema import LocalConfig, Milestones, TorchClass
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"

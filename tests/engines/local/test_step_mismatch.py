@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.cli import app
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.local.judge import parse
 
 SMALL = ["grpo.max_num_steps=4", "grpo.max_val_samples=4", "grpo.val_samples_per_prompt=4"]

@@ -10,7 +10,6 @@ from rounding import rounding
 from says import Says
 from trainers import ROWS, update, weights
 
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.local import build, tiny_policy
 from nemo_algos.engines.local.build import build_trainer
@@ -18,6 +17,7 @@ from nemo_algos.engines.local.evaluation import sample
 from nemo_algos.engines.local.tiny_policy import SeparateSampler
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.local.updates import Updates
+from nemo_algos.findings import ConfigError
 
 ONE_UPDATE = "policy.train_global_batch_size=32"
 PREFIX = "rollout_correction."

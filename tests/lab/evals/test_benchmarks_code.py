@@ -11,9 +11,9 @@ from says import Says
 
 from nemo_algos.engines.data.schema import Split
 from nemo_algos.engines.data.tasks import read as rows_to_train_on
+from nemo_algos.engines.execution.code import verify_code
+from nemo_algos.engines.execution.sql import verify_sql
 from nemo_algos.lab.evals.benchmarks import load
-from nemo_algos.lab.rewards.code import verify_code
-from nemo_algos.lab.rewards.sql import verify_sql
 
 HUMANEVAL = {
     "task_id": "HumanEval/900",

@@ -8,7 +8,7 @@ import pytest
 from says import Says
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError
+from nemo_algos.findings import ConfigError
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.lab.evals.schema import parse_config
 

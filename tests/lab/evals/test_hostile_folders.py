@@ -264,7 +264,7 @@ def test_no_value_of_a_file_leads_to_a_traceback(trained, run, place, wrong):
     ("keys", "code"),
     [
         ({"data__verifier": "os:system"}, "data.verifier"),
-        ({"data__verifier": "nemo_algos.lab.rewards.code:import_module"}, "data.verifier"),
+        ({"data__verifier": "nemo_algos.engines.execution.code:import_module"}, "data.verifier"),
         ({"method": {"name": "grpo", "bounds": {"name": "os:x"}}}, "method.bounds.name"),
         ({"policy__scheduler": [{"name": "torch.hub.load"}]}, "policy.scheduler.0.name"),
         ({"logger__mlflow__tracking_uri": "http://x"}, "logger.mlflow.tracking_uri"),

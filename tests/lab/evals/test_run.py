@@ -10,7 +10,7 @@ import torch
 from completions import completion, server
 from rich.console import Console
 
-from nemo_algos.config import ConfigError
+from nemo_algos.findings import ConfigError
 from nemo_algos.lab.evals.nemo_file import ScoredResponse, read
 from nemo_algos.lab.evals.run import evaluate
 from nemo_algos.lab.evals.schema import parse_config
@@ -117,7 +117,7 @@ def test_what_is_no_response_or_no_verdict_is_said(written):
 
 def test_a_warning_counts_what_is_judged_now(written):
     """By another verifier, to which "2" is no letter: said, not scored 0 silently."""
-    written["benchmarks"]["math"]["verifier"] = "nemo_algos.lab.rewards.choice:verify_choice"
+    written["benchmarks"]["math"]["verifier"] = "nemo_algos.engines.rewards.choice:verify_choice"
     with server(answer) as (url, _):
         _, metrics = run(written, url)
         console = recorded()

@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.dump import Dump, from_arrays
+from nemo_algos.engines.dumps.dump import Dump, from_arrays
 from nemo_algos.lab.mismatch.responses import Responses, gather
 
 VOCABULARY, PROMPTS, SAMPLES, LENGTH = 64, 8, 4, 20

@@ -10,13 +10,13 @@ from commands import invoke
 from short_runs import short_warm_start  # noqa: F401
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import ConfigError, validate
 from nemo_algos.engines.data.tasks import Puzzles
+from nemo_algos.engines.dumps.arrival import compared
+from nemo_algos.engines.dumps.dump import from_arrays, read
 from nemo_algos.engines.local.tiny_policy import SeparateSampler
 from nemo_algos.engines.local.trainer import Trainer
-from nemo_algos.engines.mismatch.arrival import compared
-from nemo_algos.engines.mismatch.dump import from_arrays, read
 from nemo_algos.engines.rewards import Verdict
+from nemo_algos.findings import ConfigError, validate
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 PROMPT, ROWS, WIDTH = 4, 24, 12

@@ -10,7 +10,7 @@ import pytest
 import torch
 from says import Says
 
-from nemo_algos.engines.mismatch.dump import FRAMEWORKS, Dump, from_arrays, read, write
+from nemo_algos.engines.dumps.dump import FRAMEWORKS, Dump, from_arrays, read, write
 from nemo_algos.lab.mismatch.responses import gather
 
 OURS = {
@@ -183,7 +183,7 @@ SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.
 
 
 def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_algos.engines.mismatch.dump.LARGEST", 500)
+    monkeypatch.setattr("nemo_algos.engines.dumps.dump.LARGEST", 500)
     write(tmp_path / "d.npz", from_arrays(OURS))
     with zipfile.ZipFile(tmp_path / "d.npz") as archive:
         assert sum(e.file_size for e in archive.infolist()) > 500

@@ -12,7 +12,7 @@ import transformers as hf
 from matrix import some_of
 from safetensors.torch import save_file
 
-from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.engines.dumps.dump import from_arrays
 from nemo_algos.lab.mismatch import Cause
 from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.hypotheses.weights import lora

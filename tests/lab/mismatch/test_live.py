@@ -9,7 +9,7 @@ from commands import invoke
 from completions import server
 from says import Says
 
-from nemo_algos.engines.mismatch.dump import from_arrays, write
+from nemo_algos.engines.dumps.dump import from_arrays, write
 
 WORDS, PROMPT, WIDTH, ROWS = 40, 6, 12, 20
 BASE = np.random.default_rng(0).standard_normal((WORDS, WORDS)) * 2

@@ -5,7 +5,7 @@ import pytest
 from matrix import some_of
 from pytest import approx as near
 
-from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.engines.dumps.dump import from_arrays
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 ROWS, LENGTH = 32, 24

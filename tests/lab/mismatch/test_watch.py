@@ -13,9 +13,9 @@ from says import Says
 from nemo_algos import config
 from nemo_algos.algorithms.core.logprob_gap import measure
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import ConfigError
-from nemo_algos.engines.mismatch.dump import from_arrays, read, write
-from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.dumps.dump import from_arrays, read, write
+from nemo_algos.engines.dumps.watch import Watch
+from nemo_algos.findings import ConfigError
 from nemo_algos.lab.mismatch import page
 from nemo_algos.lab.mismatch.responses import everything
 from nemo_algos.preflight.check.local.judge import parse

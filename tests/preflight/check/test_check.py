@@ -15,7 +15,8 @@ from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import SHIPPED, ConfigError, apply_overrides, at, read
+from nemo_algos.config import SHIPPED, apply_overrides, read
+from nemo_algos.findings import ConfigError, at
 from nemo_algos.preflight.check import judge as module
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import RULES, check, judge_composed

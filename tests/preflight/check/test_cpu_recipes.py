@@ -6,7 +6,8 @@ from releases import MAIN
 
 from nemo_algos import config
 from nemo_algos.algorithms.build import build
-from nemo_algos.config import SHIPPED, at
+from nemo_algos.config import SHIPPED
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import check
 

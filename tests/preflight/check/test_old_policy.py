@@ -7,7 +7,8 @@ from says import Says
 
 from nemo_algos.algorithms.extensions.correction import PRESETS
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import SHIPPED, ConfigError, load
+from nemo_algos.config import SHIPPED, load
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import judge as module
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local.judge import judge_by

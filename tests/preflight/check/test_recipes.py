@@ -13,7 +13,7 @@ from releases import MAIN
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.config import at
+from nemo_algos.findings import at
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
 from nemo_algos.preflight.check import known_models
 from nemo_algos.preflight.check.compose import compose

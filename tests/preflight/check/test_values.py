@@ -8,9 +8,10 @@ from matrix import some_of
 from pydantic import BaseModel
 from releases import MAIN
 
-from nemo_algos.config import ConfigError, apply_overrides, find, read, resolve, validate
+from nemo_algos.config import apply_overrides, find, read, resolve
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.derived_config import OURS
+from nemo_algos.findings import ConfigError, validate
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.rules import values
 from nemo_algos.preflight.check.rules.values import expected, fits

@@ -8,7 +8,8 @@ from matrix import some_of
 from omegaconf import OmegaConf
 from releases import MAIN
 
-from nemo_algos.config import ConfigError, apply_overrides, find, read
+from nemo_algos.config import apply_overrides, find, read
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.judge import judge
 
 ROWS = yaml.safe_load((Path(__file__).parent / "mistakes.yaml").read_text())

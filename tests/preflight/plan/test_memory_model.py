@@ -55,7 +55,7 @@ def of(args, gpus=8, capability=A100, **more):
 
 
 def held(run, rank=0):
-    return workload.of_rank(run.network, run.parallel, rank)
+    return workload.parameters_of_rank(run.network, run.parallel, rank)
 
 
 def test_parameters_of_a_small_gpt():
@@ -305,7 +305,7 @@ def test_micro_batches_in_flight(rank, chunks, group, more, flight):
 def test_a_short_pipeline_never_holds_more_than_it_has():
     run = of(TINY, pipeline_model_parallel_size=4)
     few = replace(run, micro_batches=2)
-    assert memory.of_rank(few, 0)["activations"] < memory.of_rank(run, 0)["activations"]
+    assert memory.bytes_of_rank(few, 0)["activations"] < memory.bytes_of_rank(run, 0)["activations"]
 
 
 def test_stages_of_layouts_and_patterns():
@@ -360,7 +360,7 @@ def test_measured(args, gpus, capability, steady, peak):
     last = run.parallel.pipeline - 1
     left = sum(states(run, last).values()) + run.kernels.workspace
     assert left == pytest.approx(steady, rel=0.045)
-    assert sum(memory.of_rank(run, last).values()) == pytest.approx(peak, rel=0.03)
+    assert sum(memory.bytes_of_rank(run, last).values()) == pytest.approx(peak, rel=0.03)
 
 
 @pytest.mark.parametrize(

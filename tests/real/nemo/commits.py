@@ -62,8 +62,8 @@ def judged(root: Path) -> dict[str, Any]:
     """Every GRPO config over itself, and the keys it has over the default one."""
     from omegaconf import OmegaConf
 
-    from nemo_algos.config import ConfigError
     from nemo_algos.engines.nemo.derived_config import DEFAULT
+    from nemo_algos.findings import ConfigError
     from nemo_algos.preflight.check import release
     from nemo_algos.preflight.check.judge import judge
     from nemo_algos.preflight.check.keys import unknown_keys
@@ -163,8 +163,8 @@ def _tried(name: str, one: Any) -> None:
 
 
 def _answer(ask: Any) -> str:
-    from nemo_algos.config import ConfigError
     from nemo_algos.engines.nemo import self_test, versions
+    from nemo_algos.findings import ConfigError
 
     try:
         versions.check()

@@ -20,12 +20,12 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.extensions.old_policy import reconcile
 from nemo_algos.algorithms.rollouts import prompt_key
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import launch, patches, trial, versions
 from nemo_algos.engines.nemo.derived_config import OURS, derive
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import judge, launcher
 from nemo_algos.preflight.check.compose import compose
 

@@ -10,9 +10,9 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import columns
 from nemo_algos.engines.nemo.loss_metrics import REJECTED
+from nemo_algos.findings import ConfigError
 
 WEIGHED = {"rollout_is": "token", "rollout_is_threshold": 1.1}
 REJECTING = {"rollout_rs": "token_k2,seq_mean_k1", "rollout_rs_threshold": "0.03,0.95_1.05"}

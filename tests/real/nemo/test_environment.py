@@ -26,7 +26,7 @@ from nemo_algos.lab.evals import nemo_file
 from nemo_algos.preflight.check import launcher
 
 MATH = "math"
-CHOICE = "nemo_algos.lab.rewards.choice:verify_choice"
+CHOICE = "nemo_algos.engines.rewards.choice:verify_choice"
 SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
 
 

@@ -13,9 +13,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from shipped_run import compose
 
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import gym, launch, versions
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.findings import ConfigError
 
 NANO = (
     "nemo_rl.config=nemo_gym/grpo_nanov3.yaml",

@@ -19,9 +19,9 @@ from shipped_run import SHIPPED, compose
 from nemo_algos import config as strict
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import launch, run_script, versions, worker_env
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.rules.fp8 import FP8

@@ -16,8 +16,8 @@ from plugged import METHODS, OFFSETS, Plugged, off
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.engines.mismatch.dump import read as read_dump
-from nemo_algos.engines.mismatch.watch import Watch, checksums
+from nemo_algos.engines.dumps.dump import read as read_dump
+from nemo_algos.engines.dumps.watch import Watch, checksums
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy
 from nemo_algos.engines.nemo.probe import Probe

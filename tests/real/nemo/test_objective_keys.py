@@ -14,10 +14,10 @@ from shipped_run import compose
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import trial
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import keys as nemo_rls
 from nemo_algos.preflight.check.judge import check
 

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from nemo_algos import config
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import versions
+from nemo_algos.findings import ConfigError, at
 from nemo_algos.preflight.check import launcher
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import CORRECTION
@@ -163,7 +164,7 @@ def test_the_hopper_block_trains_and_samples_in_fp8():
 
 def test_the_blackwell_block_trains_in_bf16_and_samples_in_mxfp8(ref):
     if ref == "v0.7.0":  # it would ignore is_mx
-        with pytest.raises(config.ConfigError, match=rf"{VLLM}\.is_mx: unknown key"):
+        with pytest.raises(ConfigError, match=rf"{VLLM}\.is_mx: unknown key"):
             compose("mxfp8_blackwell.yaml")
         return
     master = compose("mxfp8_blackwell.yaml")
@@ -180,7 +181,7 @@ def test_no_fp8_recipe_of_nemo_rl_is_refused():
     recipes = sorted((versions.EXAMPLES / "configs").rglob("grpo*fp8*.yaml"))
     plain = [config.resolve(load_config(path)) for path in recipes]
     assert len(plain) >= 8
-    assert sum(bool(config.at(p, f"{FP8}.enabled")) for p in plain) >= 5
+    assert sum(bool(at(p, f"{FP8}.enabled")) for p in plain) >= 5
     for one in plain:
         found = conflicts(one, {}, build("grpo"))
         assert not [f for f in found if f.path.startswith((FP8, VLLM, CORRECTION, DIVISOR))]

@@ -20,8 +20,8 @@ from nemo_rl.algorithms.loss import loss_functions
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.config import ConfigError
 from nemo_algos.engines.nemo import estimator, launch, policy, self_test, trial, versions
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import launcher
 
 FILE = Path(__file__).parents[1] / "stack" / "oracle.py"

@@ -13,7 +13,7 @@ import torch
 import trl_runs
 from trl_runs import one_thread, saved, settings, trainer  # noqa: F401
 
-from nemo_algos.engines.mismatch.dump import RECORDING, SAVED, read
+from nemo_algos.engines.dumps.dump import RECORDING, SAVED, read
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 

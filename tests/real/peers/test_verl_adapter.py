@@ -35,7 +35,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, policy_loss
 from nemo_algos.engines.adapters.verl import REPLACED, MethodTrainer, method_loss
-from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.engines.dumps.dump import read
 
 PROMPTS, GROUP, MINI = 6, 4, 3  # prompts to an optimizer batch: two of them
 METHODS = {name: {"name": name} for name in ("quatro", "erpo", "apmpo", "grpo", "gpg", "cispo")}

@@ -20,11 +20,12 @@ from rehearsal import machine
 from rehearsal.request import STAGES, Request
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError, as_written
+from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.data.output_dirs import output_dirs
 from nemo_algos.preflight.check.data.verdict import MARKS, Verdict, add, read
 from nemo_algos.preflight.check.judge import judge
+from nemo_algos.secrets import as_written
 from nemo_algos.terminal import echo
 
 COLORS = {"failed": "red", "warning": "yellow"}

@@ -13,8 +13,8 @@ from trainer import Sampled, Trainer, prompts
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-from nemo_algos.engines.mismatch.dump import read
-from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.dumps.dump import read
+from nemo_algos.engines.dumps.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.probe import Probe, of_rank

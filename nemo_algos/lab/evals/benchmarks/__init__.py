@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_algos.config import did_you_mean
 from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.prompts import TrainedPrompt
 from nemo_algos.engines.data.puzzles import held_out
 from nemo_algos.engines.data.rows import Row, number_rows, rows_of
 from nemo_algos.engines.data.rows import load as load_rows
 from nemo_algos.engines.rewards import answers
+from nemo_algos.findings import did_you_mean
 from nemo_algos.lab.evals.benchmarks import boxed, code
 from nemo_algos.lab.evals.problem import Options, Problem
 

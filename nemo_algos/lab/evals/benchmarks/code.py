@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.engines.data.rows import Row
+from nemo_algos.engines.execution.code import SCRIPT
 from nemo_algos.lab.evals.problem import Options, Problem, info_of
-from nemo_algos.lab.rewards.code import SCRIPT
 from nemo_algos.untrusted import content, from_json
 
 COMPLETE = (

@@ -22,7 +22,7 @@ from nemo_algos.algorithms.core.pass_at_k import (
     pass_hat_k,
     ucc_at_k,
 )
-from nemo_algos.config import install
+from nemo_algos.extras import install
 from nemo_algos.lab.evals.metrics.diversity import Diversity, diversity, edges
 from nemo_algos.lab.evals.problem import Evaluation
 from nemo_algos.lab.evals.schema import Measure

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nemo_algos.engines.mismatch.responses import Array, Response
+from nemo_algos.engines.dumps.responses import Array, Response
 from nemo_algos.lab.mismatch.network import (
     Change,
     Lines,

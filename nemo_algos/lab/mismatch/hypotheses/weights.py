@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.config import first_line
+from nemo_algos.engines.dumps.responses import Response
 from nemo_algos.engines.local.low_precision import (
     E4M3_MAX,
     cast,
@@ -21,7 +21,7 @@ from nemo_algos.engines.local.low_precision import (
     in_blocks,
     nvfp4_blocks,
 )
-from nemo_algos.engines.mismatch.responses import Response
+from nemo_algos.findings import first_line
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
 MOST = 100_000  # rows of a data set that are read here

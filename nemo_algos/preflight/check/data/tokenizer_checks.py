@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import at
 from nemo_algos.engines.nemo.derived_config import is_vlm
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.data.verdict import Stage, cut, share
 
 TEMPLATE = "policy.tokenizer.chat_template"

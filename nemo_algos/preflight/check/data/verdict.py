@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nemo_algos.config import as_written
+from nemo_algos.secrets import as_written
 
 FILE = "verdicts.jsonl"
 MARKS = {"passed": "ok", "warning": "warn", "failed": "FAIL", "unchecked": "open"}

@@ -10,8 +10,8 @@ from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions import old_policy
-from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.findings import ConfigError, Finding, UnknownKey, at, validate
 from nemo_algos.preflight.check.local import resources, rules
 from nemo_algos.preflight.check.rule import LocalRun, Rule, ask, keep_errors
 
@@ -46,7 +46,7 @@ class Foretold:
         return cls(plain, judged.algorithm)
 
     def __getitem__(self, path: str) -> Any:
-        return configs.at(self.plain, path)
+        return at(self.plain, path)
 
     @property
     def rollouts(self) -> int:
@@ -125,10 +125,10 @@ def _of_nemo_rl(finding: Finding) -> Finding:
 def _replace(plain: dict[str, Any], path: str, usual: Any) -> str:
     """The usual value in place of the one at the path, or of the list above it; where that is."""
     above, _, key = path.rpartition(".")
-    section = configs.at(plain, above) if above else plain
+    section = at(plain, above) if above else plain
     if not isinstance(section, dict):
         return _replace(plain, above, usual)
     section.pop(key, None)
-    if (value := configs.at(usual, path)) is not None:
+    if (value := at(usual, path)) is not None:
         section[key] = deepcopy(value)
     return path

@@ -3,23 +3,25 @@
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, install, install_of
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import OURS, Task
+from nemo_algos.engines.local import availability
 from nemo_algos.engines.local.logs import enabled_names
 from nemo_algos.engines.local.schema import SHAPES, Milestones, PolicySection, TorchClass
-from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
+from nemo_algos.engines.named import check_verifier, findings_of, load_object
+from nemo_algos.engines.rewards.function import GIVEN
+from nemo_algos.extras import EXTRAS, install
+from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.preflight.check.rule import LocalRun, Rule, error, warning
 from nemo_algos.preflight.check.rules.run import own_tokenizer
 
 FILE = Path(__file__).with_name("torch_classes.json")
-NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
 
 @functools.cache
@@ -55,45 +57,6 @@ def _within(value: Any, low: float, high: float, length: int) -> bool:
     return type(value) in (int, type(low)) and low <= value <= high
 
 
-def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
-    """The object of `package.module:NAME`; short: names of ours. Raises ConfigError at the key."""
-    if not all(name.partition(":")):
-        hint = did_you_mean(name, sorted(short))
-        raise ConfigError([Finding(key, f"must be package.module:NAME, got {name!r}{hint}")])
-    try:
-        return resolve_name(name)
-    except Exception as error:  # whatever the module does when it is imported
-        cure = ""
-        if isinstance(error, ModuleNotFoundError):
-            first = name.partition(":")[0].partition(".")[0]
-            if Path(f"{first}.py").exists():
-                cure = ". It is in this folder: put PYTHONPATH=. before the command"
-            elif error.name == first:
-                cure = ". Put PYTHONPATH=FOLDER, the folder that it is in, before the command"
-            if extra := install_of(error.name):
-                cure = f": {extra}"
-        raise ConfigError(
-            [Finding(key, f"cannot import {name}: {type(error).__name__}: {error}{cure}")]
-        ) from None
-
-
-def findings_of(look: Callable[..., object], *args: Any) -> list[Finding]:
-    try:
-        look(*args)
-    except ConfigError as error:
-        return error.findings
-    return []
-
-
-def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
-    """Raises ConfigError for what cannot be called with a response and an answer, or with less."""
-    function = load_object(path_of(name), key, NAMED)
-    try:
-        RewardFunction(function, given)
-    except ValueError as error:
-        raise ConfigError([Finding(key, f"{name} {error}")]) from None
-
-
 def data_files(run: LocalRun) -> Iterator[Finding]:
     """Both files are there, can be read and have the named fields."""
     splits = {name: run[f"data.{name}"] for name in ("train", "validation")}
@@ -116,7 +79,7 @@ def reward_functions(run: LocalRun) -> Iterator[Finding]:
         return
     for name, reward in run.functions.items():
         key = f"data.rewards.{name}.function" if name else "data.verifier"
-        yield from findings_of(verifier, reward.function, key, GIVEN)
+        yield from findings_of(check_verifier, reward.function, key, GIVEN)
 
 
 def own_task(run: LocalRun) -> Iterator[Finding]:
@@ -226,46 +189,13 @@ def optimizer(run: LocalRun) -> Iterator[Finding]:
 
 def has_device(run: LocalRun) -> Iterator[Finding]:
     _ = run["policy.device"]
-    yield from device(run.config.policy)
+    yield from availability.device(run.config.policy)
 
 
 def has_model(run: LocalRun) -> Iterator[Finding]:
     """Its folder is whole."""
     _ = run.model, run["policy.tokenizer"]
-    yield from model(run.config.policy)
-
-
-def device(policy: PolicySection) -> list[Finding]:
-    """This machine has it."""
-    if policy.device in ("cpu", "auto"):
-        return []
-    from nemo_algos.engines.local.hardware import device_of
-
-    return findings_of(device_of, policy)
-
-
-def model(policy: PolicySection) -> list[Finding]:
-    """A folder or file holds a model's config, weights and tokenizer; hub names are not asked."""
-    name = policy.model_name
-    if policy.dtensor_cfg.lora_cfg.enabled and not find_spec("peft"):
-        return [Finding("policy.dtensor_cfg.lora_cfg.enabled", NO_PEFT)]
-    on_disk = name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
-    if name in SHAPES or not on_disk:
-        return []
-    from transformers import AutoConfig
-
-    from nemo_algos.engines.local import hf
-
-    key = "policy.model_name"
-    if name.endswith(".gguf"):
-        there = hf.gguf_path(name).exists()
-        return [] if there else [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
-    findings = findings_of(hf.from_pretrained, AutoConfig, key, name)
-    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
-        findings.append(
-            Finding(key, f"{name} contains no .safetensors file. Save the model in that format.")
-        )
-    return findings or findings_of(hf.load_tokenizer, policy)
+    yield from availability.model(run.config.policy)
 
 
 def trackers(run: LocalRun) -> Iterator[Finding]:

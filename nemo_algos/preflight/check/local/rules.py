@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from nemo_algos.algorithms.extensions.loss_config import contradictions
-from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import (
@@ -12,6 +11,7 @@ from nemo_algos.engines.local.schema import (
     TINY_MOE,
     TorchClass,
 )
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.both_engines import (
     group_of_one,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.derived_config import EPOCHS
+from nemo_algos.findings import Finding
 from nemo_algos.preflight.check.both_engines import GLOBAL, GROUP, PROMPTS
 from nemo_algos.preflight.check.rule import Preflight, divisors, error, near, warning
 

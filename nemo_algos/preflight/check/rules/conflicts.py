@@ -7,8 +7,8 @@ from typing import Any
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD, LossConfig, contradictions
 from nemo_algos.algorithms.extensions.sampler import sampler_changes
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.engines.nemo.derived_config import DECIDED, is_ratioless, uses_gym
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import CORRECTION, Preflight, errors, note
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import GYM, is_vlm, uses_gym
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import lcm
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import CORRECTION, Preflight
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import gcd
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import (
@@ -99,8 +99,8 @@ def engine_arguments(run: Preflight) -> Iterator[Finding]:
         elif key not in run.nemo_rl.engine.arguments:
             engine = run.nemo_rl.engine
             told = error if engine.installed else warning
-            near = did_you_mean(key, sorted(engine.arguments))
-            yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{near}")
+            hint = did_you_mean(key, sorted(engine.arguments))
+            yield told(f"{KWARGS}.{key}", f"{engine.name} does not have this argument{hint}")
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from math import gcd
 
-from nemo_algos.config import Finding
+from nemo_algos.findings import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.rule import Preflight, divisors, error, errors, near, warning
 

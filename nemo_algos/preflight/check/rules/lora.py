@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import NormalDist, mean
 from typing import NamedTuple
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import modules
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, warning

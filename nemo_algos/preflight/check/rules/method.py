@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
-from nemo_algos.config import Finding, at
 from nemo_algos.engines.nemo.derived_config import uses_gym
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.conflicts import success_readers

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import ROUTER, modules
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning

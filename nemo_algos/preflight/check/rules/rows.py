@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Iterator, Mapping
 
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
+from nemo_algos.engines.named import check_verifier, findings_of, load_object
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.preflight.check.keys import FOREIGN
-from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.data import MATH, environment
 from nemo_algos.preflight.check.training_rows import (
@@ -135,7 +135,7 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
         except ConfigError as wrong:
             yield from wrong.findings
             continue
-        yield from findings_of(verifier, settings.verifier, f"{path}.verifier")
+        yield from findings_of(check_verifier, settings.verifier, f"{path}.verifier")
         yield from findings_of(_extractor, settings.extractor, f"{path}.extractor")
 
 

@@ -9,8 +9,8 @@ from glob import escape
 from operator import mul
 from pathlib import Path
 
-from nemo_algos.config import Finding, at
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.known_models import home, hub
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.derived_config import is_vlm, uses_gym
+from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER as SECTION

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.config import Finding, at
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.rule import Preflight, error, errors, warning
 

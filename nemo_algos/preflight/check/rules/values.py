@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, set_at
+from nemo_algos.findings import Finding, at, set_at
 from nemo_algos.preflight.check.annotations import narrowed
 from nemo_algos.preflight.check.keys import SPLITS
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER, VLLM

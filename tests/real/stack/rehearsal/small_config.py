@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import set_at
 from nemo_algos.engines.nemo.derived_config import is_vlm
+from nemo_algos.findings import set_at
 from nemo_algos.preflight.check.data import datasets
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.rule import Preflight

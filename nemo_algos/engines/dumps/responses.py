@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_algos.engines.mismatch.dump import Array, Dump
+from nemo_algos.engines.dumps.dump import Array, Dump
 
 MICRO_BATCHES = (1 << 20, 2, 4, 8, 16, 32, 64)  # the first is all of a file
 

@@ -26,9 +26,9 @@ from hostile_programs import (
 from processes import descendants, gone, of_user
 from situations import SITUATIONS, USER, Judge, outcome, reward
 
+from nemo_algos.engines.execution.code import verify_code
+from nemo_algos.engines.execution.sandbox import Handle, Sandbox, lockdown, program
 from nemo_algos.engines.rewards import VerifierPool
-from nemo_algos.lab.rewards.code import verify_code
-from nemo_algos.lab.rewards.sandbox import Handle, Sandbox, lockdown, program
 
 
 @pytest.fixture(scope="module", params=SITUATIONS)
@@ -194,7 +194,7 @@ if ctypes.CDLL(None).unshare(0x10000000):
 Path("/proc/self/setgroups").write_text("deny")
 Path("/proc/self/uid_map").write_text(f"0 {user} 1")
 Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-from nemo_algos.lab.rewards.sandbox import Handle, Sandbox
+from nemo_algos.engines.execution.sandbox import Handle, Sandbox
 for namespaces in (True, False):
     sandbox = Sandbox(namespaces)
     assert "a user of its own" not in sandbox.protections
@@ -242,7 +242,7 @@ def test_program_cannot_be_traced(judge):
 def test_what_is_mounted_beneath_is_read_only():
     script = """
 import ctypes
-from nemo_algos.lab.rewards.sandbox import Handle, Sandbox
+from nemo_algos.engines.execution.sandbox import Handle, Sandbox
 libc = ctypes.CDLL(None)
 if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 16384 | (1 << 18), None):
     raise SystemExit("refused")
@@ -270,7 +270,7 @@ def test_pool_survives_hostile_programs():
     programs = [good]
     for name in names:
         programs += [HOSTILE[name][0].replace("JUDGE", "os.getppid()"), good]
-    with VerifierPool("nemo_algos.lab.rewards.code:verify_code") as pool:
+    with VerifierPool("nemo_algos.engines.execution.code:verify_code") as pool:
         verdicts = pool.score(programs, [answer] * len(programs))
     assert [verdict.reward for verdict in verdicts[::2]] == [1.0] * 6
     assert {verdict.status for verdict in verdicts} == {"ok"}
@@ -283,7 +283,7 @@ def test_pool_survives_hostile_programs():
 def test_program_ends_with_its_judge(number, namespaces):
     script = f"""
 import os, time
-from nemo_algos.lab.rewards.sandbox import Sandbox
+from nemo_algos.engines.execution.sandbox import Sandbox
 sandbox = Sandbox({namespaces})
 with sandbox.program(60.0) as program:
     print(sandbox._process.pid, flush=True)

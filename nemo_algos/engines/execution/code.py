@@ -9,8 +9,8 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
+from nemo_algos.engines.execution.sandbox import Handle, Program, Sandbox, SandboxError
 from nemo_algos.engines.rewards.pool import PATIENCE
-from nemo_algos.lab.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
 SECONDS = 4.0  # of CPU time, for a program in all; below VerifierPool's default deadline
 SCRIPT = "__main__"  # the entry point of a program that reads stdin and writes stdout
@@ -30,7 +30,7 @@ def verify_code(response: str, answer: str) -> float:
     times that of wall time.
 
     The program is the response's code (`code_block`) after the prompt; where it does not define the
-    entry point, it continues the prompt's text. It runs in another process (rewards/sandbox) and
+    entry point, it continues the prompt's text. It runs in another process (`sandbox`) and
     the tests run here. A name in the tests means, in this order: the entry point, in the program;
     what tests or prompt define; a builtin; as `name.attribute`, a module of the standard library;
     else the program's.

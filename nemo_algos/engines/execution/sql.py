@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.lab.rewards.code import blocks
+from nemo_algos.engines.execution.code import blocks
 
 SECONDS = 4.0  # of CPU time, for one query; below VerifierPool's default deadline
 MAX_ROWS = 100_000

@@ -6,9 +6,9 @@ import socket
 import pytest
 from says import Says
 
+from nemo_algos.engines.execution.code import _sandbox, code_block, protections, verify_code
+from nemo_algos.engines.execution.sandbox import Sandbox, SandboxError, plain, program
 from nemo_algos.engines.rewards import VerifierPool
-from nemo_algos.lab.rewards.code import _sandbox, code_block, protections, verify_code
-from nemo_algos.lab.rewards.sandbox import Sandbox, SandboxError, plain, program
 
 RIGHT = "def f(x):\n    return x + 1\n"
 DOCUMENTED = """def f(x):
@@ -265,7 +265,7 @@ def test_asserts_count_whatever_python_is_told(monkeypatch):
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
     tests = "f(1)\nassert f(1) == 2"
     answer = json.dumps({"prompt": "", "entry_point": "f", "tests": tests})
-    with VerifierPool("nemo_algos.lab.rewards.code:verify_code") as pool:
+    with VerifierPool("nemo_algos.engines.execution.code:verify_code") as pool:
         assert [v.reward for v in pool.score([WRONG, RIGHT], [answer] * 2)] == [0.0, 1.0]
 
 

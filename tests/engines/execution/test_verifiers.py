@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import completions
 import httpx
 import pytest
 
+from nemo_algos.engines.execution.code import verify_code
+from nemo_algos.engines.execution.remote import verify_code_remote
 from nemo_algos.engines.rewards import Verdict, VerifierPool
-from nemo_algos.lab.rewards.choice import verify_choice
-from nemo_algos.lab.rewards.code import verify_code
-from nemo_algos.lab.rewards.remote import verify_code_remote
+from nemo_algos.engines.rewards.choice import verify_choice
+from nemo_algos.engines.rewards.function import path_of
 
 
 @pytest.mark.parametrize(
@@ -39,10 +41,19 @@ def test_other_answers_than_a_letter_are_refused(answer):
         verify_choice(r"\boxed{A}", answer)
 
 
-def test_choices_in_a_pool():
-    with VerifierPool("nemo_algos.lab.rewards.choice:verify_choice") as pool:
+# the last as in configs of before
+@pytest.mark.parametrize("home", ["", "nemo_algos.engines.rewards.", "nemo_algos.lab.rewards."])
+def test_choices_in_a_pool(home):
+    with VerifierPool(f"{home}choice:verify_choice" if home else "choice") as pool:
         verdicts = pool.score(["Answer: A", "Answer: A", "Answer: A"], ["A", "yes", "42"])
     assert verdicts == [Verdict(1.0, "ok"), Verdict(0.0, "ok"), Verdict(0.0, "error")]
+
+
+def test_where_verifiers_were_before():
+    before = {"code:verify_code", "remote:verify_code_remote", "sql:verify_sql"}
+    for name in before:
+        assert resolve_name(path_of(f"nemo_algos.lab.rewards.{name}")).__name__ in name
+    assert path_of("nemo_algos.lab.rewards.code:import_module").startswith("nemo_algos.lab.")
 
 
 ECHO = "assert __main__('a\\nb c\\n') == 'a|b c'"
@@ -203,7 +214,7 @@ def test_no_server(monkeypatch):
 
 
 def test_pool_counts_failures_as_errors(server):
-    with VerifierPool("nemo_algos.lab.rewards.remote:verify_code_remote") as pool:
+    with VerifierPool("nemo_algos.engines.execution.remote:verify_code_remote") as pool:
         good = pool.score([RIGHT], [ANSWER])
         server.reply = (503, {})
         bad = pool.score([RIGHT], [ANSWER])

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nemo_algos.lab.rewards.code import _sandbox, verify_code
-from nemo_algos.lab.rewards.sandbox import Handle, calls
-from nemo_algos.lab.rewards.sandbox import program as programs
+from nemo_algos.engines.execution.code import _sandbox, verify_code
+from nemo_algos.engines.execution.sandbox import Handle, calls
+from nemo_algos.engines.execution.sandbox import program as programs
 
 USER = 12_345
 # name: (as root?, which system calls are refused, as by a container or an old kernel)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.engines.mismatch.responses import responses
+from nemo_algos.engines.dumps.dump import Dump
+from nemo_algos.engines.dumps.responses import responses
 
 READ = 64  # tokens of a response: later ones are rarely met again
 LEAST = 8  # contexts

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from nemo_algos.engines.execution.sql import _rows, same, sql_block, verify_sql
 from nemo_algos.engines.rewards import VerifierPool
-from nemo_algos.lab.rewards.sql import _rows, same, sql_block, verify_sql
 
 SCHEMA = """
 CREATE TABLE pets (name TEXT, age INTEGER, weight REAL);
@@ -200,7 +200,7 @@ def test_pool_survives_hostile_queries(database):
     bombs += ["SELECT " + ", ".join(["zeroblob(9000000)"] * 1500)]
     answer = json.dumps({"database": str(database), "query": "SELECT 1", "seconds": 0.5})
     queries = ["SELECT 1", bombs[0], "SELECT 1", bombs[1], "SELECT 1"]
-    with VerifierPool("nemo_algos.lab.rewards.sql:verify_sql", deadline=1.0) as pool:
+    with VerifierPool("nemo_algos.engines.execution.sql:verify_sql", deadline=1.0) as pool:
         verdicts = pool.score(queries, [answer] * 5)
     assert [verdict.reward for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert {verdict.status for verdict in verdicts[::2]} == {"ok"}

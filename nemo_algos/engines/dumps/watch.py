@@ -16,7 +16,7 @@ from nemo_algos.algorithms.core.logprob_gap import Monitor, sick
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
-    from nemo_algos.engines.mismatch.dump import Dump
+    from nemo_algos.engines.dumps.dump import Dump
 
 
 SHOWN = 3  # names
@@ -72,7 +72,7 @@ class Watch:
         columns: as of `of`, of the same prompts at each probe; folder/probe/step_NNNNNN.npz.
         sums: `checksums` of the sampler, {} where it is the trainer.
         """
-        from nemo_algos.engines.mismatch.arrival import compared
+        from nemo_algos.engines.dumps.arrival import compared
 
         dump = self._written("probe", step, columns)
         self.steps.append(step)
@@ -89,7 +89,7 @@ class Watch:
         return moved, ". ".join(filter(None, (found.sentence, unchanged(self.sums, sums))))
 
     def _written(self, name: str, step: int, columns: Mapping[str, Any]) -> Dump:
-        from nemo_algos.engines.mismatch.dump import from_arrays, write  # few runs dump
+        from nemo_algos.engines.dumps.dump import from_arrays, write  # few runs dump
 
         dump = from_arrays({name: column.cpu().numpy() for name, column in columns.items()})
         if self.folder:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from nemo_algos.engines.execution.sandbox import plain
 from nemo_algos.engines.rewards.pool import PATIENCE
-from nemo_algos.lab.rewards.sandbox import plain
 
 # StopIteration would end a test's loop early, and `all(map(candidate, inputs))` would hold.
 # MemoryError would look like the judge's own.

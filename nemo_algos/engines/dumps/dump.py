@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nemo_algos.config import first_line
+from nemo_algos.findings import first_line
 from nemo_algos.jsonl import read_lines
 
 if TYPE_CHECKING:

@@ -11,6 +11,6 @@ nothing that a program does to its own process decides how they are compared. Wh
 object of the program's own (`in`, `len`, an attribute), the program answers.
 """
 
-from nemo_algos.lab.rewards.sandbox.program import Handle, Program, Sandbox, SandboxError
+from nemo_algos.engines.execution.sandbox.program import Handle, Program, Sandbox, SandboxError
 
 __all__ = ["Handle", "Program", "Sandbox", "SandboxError"]

@@ -6,7 +6,7 @@ import secrets
 
 import httpx
 
-from nemo_algos.lab.rewards.code import SCRIPT, SECONDS, program_of
+from nemo_algos.engines.execution.code import SCRIPT, SECONDS, program_of
 
 URL = "NEMO_ALGOS_SANDBOX_URL"
 REPLY_SECONDS = 10.0  # for the server's queue and the network, beyond the program's time

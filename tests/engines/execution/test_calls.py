@@ -10,7 +10,7 @@ import sys
 import pytest
 from says import Says
 
-from nemo_algos.lab.rewards.sandbox import Handle, Sandbox, calls
+from nemo_algos.engines.execution.sandbox import Handle, Sandbox, calls
 
 OWN = 4321  # the process that the filter is of
 NEVER = """
