@@ -7,7 +7,7 @@ import pytest
 import tuning
 from says import Says
 
-from nemo_algos.findings import ConfigError
+from nemo_algos.findings import ConfigError, validate
 
 CONFIGS = Path(design.__file__).parent / "configs"
 KEY = "policy.optimizer.kwargs.lr"
@@ -84,7 +84,7 @@ def test_where_results_go_makes_no_other_run_a_correction_does():
 )
 def test_mistakes_are_said_before_anything_runs(change, said):
     with pytest.raises((ConfigError, ValueError)) as error:
-        design.runs(design.config.validate(design.Study, {"regimes": {"eight": EIGHT | change}}))
+        design.runs(validate(design.Study, {"regimes": {"eight": EIGHT | change}}))
     assert Says(said) in str(error.value).splitlines()
 
 
