@@ -37,7 +37,7 @@ PLAIN = [
     name
     for name, method in METHODS.items()
     if method.clips == method.form == "ratio" and method.reweight is keep_advantages
-    if name != "pass_at_k"  # which has no negative advantage
+    if name not in ("pass_at_k", "wapo")  # which have no negative advantage
 ]
 
 

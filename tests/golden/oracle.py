@@ -664,6 +664,46 @@ def gdpo(batch: Batch, p: dict) -> Objective:
     return ppo(batch, at_tokens(batch, normalise(S, "sample", p["epsilon"])), p, "sequence")
 
 
+def dvao(batch: Batch, p: dict) -> Objective:
+    """A_i = sum_k w_k (r_k - mean_k) / sum_k w_k sigma_k, population sigma, of parts not flat."""
+
+    def of_group(rows: list[int]) -> list[float]:
+        above = 0.0
+        below = [0.0] * len(rows)
+        for name, values in batch.parts.items():
+            pool = [values[row] for row in rows]
+            if is_flat(pool):
+                continue
+            weight = p["reward_weights"].get(name, 1.0)
+            above += weight * deviation(pool, "population")
+            centred = normalise(pool, "none")
+            below = [x + weight * y for x, y in zip(below, centred, strict=True)]
+        return [x / above for x in below] if above else below
+
+    A = [0.0] * ROWS
+    for rows in batch.members:
+        for row, value in zip(rows, of_group(rows), strict=True):
+            A[row] = value
+    return ppo(batch, at_tokens(batch, A), p, "token")
+
+
+def wapo(batch: Batch, p: dict) -> Objective:
+    """J = 1 / G+ sum_g 1 / (n_g max_tokens) sum_{i in g} sum_t min(r, cap) A_i, A_i > 0 alone."""
+    A = group_advantages(batch, "none").clamp(min=0)
+    above = by_group(batch, batch.rewards, lambda pool: normalise(pool, "none"))
+    winning = [rows for rows in batch.members if any(above[row] > 0 for row in rows)]
+    ratio = token_ratio(batch)
+    J = torch.zeros(())
+    weights = torch.zeros(ROWS, 1)
+    for rows in winning:
+        weights[rows] = 1 / (len(rows) * p["max_tokens"] * len(winning))
+    terms = torch.where(batch.mask, ratio.clamp(max=p["cap"]) * A, 0.0)
+    J = J + (weights * terms).sum()
+    # the package's A has the factors that turn a sequence mean into this sum
+    alive = batch.mask.any(1).sum()
+    return Objective(J, A * weights * batch.mask.sum(1, keepdim=True) * alive, "sequence")
+
+
 def spo(batch: Batch, p: dict, memory: dict) -> Objective:
     """a_i = R_i - alpha / (alpha + beta) of before the batch, normalised over the batch.
 
@@ -923,6 +963,53 @@ def opd(batch: Batch, p: dict) -> Objective:
     return averaged(batch, token_ratio(batch) * A, A, "token")
 
 
+def cppo(batch: Batch, p: dict) -> Objective:
+    """J = mean keep r A; keep: A (r - 1) <= 0, or w D within what the prefix has left."""
+    A = group_advantages(batch)
+    moved = (batch.logprobs.exp() - batch.old.exp()).abs().detach()
+    keep = torch.zeros(ROWS, STEPS)
+    for row in range(ROWS):
+        places = [step for step in range(STEPS) if batch.mask[row, step]]
+        spent, weights = 0.0, 0.0
+        budget = p["delta_b"]
+        if p["calibrated"] and places:
+            ranked = sorted(moved[row, step].item() for step in places)
+            place = 0.9 * (len(ranked) - 1)
+            low = math.floor(place)
+            high = min(low + 1, len(ranked) - 1)
+            quantile = ranked[low] + (place - low) * (ranked[high] - ranked[low])
+            budget = min(max(quantile, p["delta_b"]), 2 * p["delta_b"])
+        for rank, step in enumerate(places):
+            share = rank / (len(places) - 1) if rank else 0.0
+            weight = 1 - (1 - p["w_min"]) * share
+            this = weight * moved[row, step].item()
+            back = A[row, step] * (batch.logprobs - batch.old)[row, step] <= 0
+            limit = min(p["delta"], p["delta"] + budget * weights - spent)
+            keep[row, step] = float(back or this <= limit)
+            spent += this
+            weights += weight
+    return averaged(batch, keep * token_ratio(batch) * A, A, "token")
+
+
+def ripo(batch: Batch, p: dict) -> Objective:
+    """GRPO's minimum of r within its limits, the clip sqrt(delta / p) a side, token mean."""
+    A = group_advantages(batch)
+    root = batch.old.exp().rsqrt()
+    low = (math.sqrt(p["delta_low"]) * root).clamp(max=1 - p["ratio_lower"])
+    high = (math.sqrt(p["delta_high"]) * root).clamp(max=p["ratio_upper"] - 1)
+    ratio = token_ratio(batch).clamp(p["ratio_lower"], p["ratio_upper"])
+    return averaged(batch, clipped(ratio, A, low, high), A, "token")
+
+
+def cfpo(batch: Batch, p: dict) -> Objective:
+    """J has the gradient of r A - |A| (r - 1)^2 / (2 epsilon), the value of r A'."""
+    A = group_advantages(batch)
+    ratio = token_ratio(batch)
+    true = ratio * A - A.abs() / (2 * p["epsilon"]) * (ratio - 1) ** 2
+    value = ratio * (A - A.abs() * (ratio - 1) / p["epsilon"])
+    return averaged(batch, true - true.detach() + value.detach(), A, "sequence")
+
+
 # Cases -------------------------------------------------------------------------------------------
 
 # Bounds whose defaults are equal are unequal here, so that swapped sides show.
@@ -934,6 +1021,7 @@ APMPO = {"gamma": 0.8, "clip_min": 0.2, "clip_max": 0.4, "clip_low": 0.25, "stat
 GDPO = {**CLIP, "epsilon": 1e-6, "reward_weights": {}}
 SPO = {"half_life": 0.06, "rho_min": 0.875, "rho_max": 0.96, "prior": 0.5}
 VESPO = {"k_positive": 2.0, "lambda_positive": 3.0, "k_negative": 3.0, "lambda_negative": 2.0}
+CPPO = {"delta": 0.15, "w_min": 0.8, "delta_b": 0.015, "calibrated": False}
 
 METHODS = [
     (etr, ETR),
@@ -959,6 +1047,9 @@ METHODS = [
     (reinforce_pp_baseline, CLIP),
     (gdpo, GDPO),
     (gdpo, {**GDPO, "reward_weights": {"right": 1.0, "format": 0.25}}),
+    (dvao, {**CLIP, "reward_weights": {}}),
+    (dvao, {**CLIP, "reward_weights": {"right": 1.0, "format": 0.25}}),
+    (wapo, {"cap": 1.5, "max_tokens": 20}),
     (spo, {**CLIP, **SPO}),
     (ema_baseline, {**CLIP, "decay": 0.9}),
     (high_entropy, {**CLIP, "share": 0.2}),
@@ -982,6 +1073,10 @@ METHODS = [
     (prime_rl, {"low": 0.2, "high": 0.15, "kl_tau": 0.001}),
     (ipo, {"eps": 0.3, "kl_tau": 0.0}),
     (ipo, {"eps": 0.3, "kl_tau": 0.01}),
+    (cppo, CPPO),
+    (cppo, {**CPPO, "calibrated": True}),
+    (ripo, {"delta_low": 0.05, "delta_high": 0.03, "ratio_lower": 0.5, "ratio_upper": 10.0}),
+    (cfpo, {"epsilon": 0.2}),
     (dro, {"beta": 0.1}),
     (kimi, {"beta": 0.1}),
     (opd, {}),

@@ -16,9 +16,12 @@ STUDIED = ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cis
 ZOO = {
     "advantages": (
         "dr_grpo", "rloo", "opo", "maxrl", "pass_at_k", "lite_ppo", "reinforce_pp",
-        "reinforce_pp_baseline", "gdpo",
+        "reinforce_pp_baseline", "gdpo", "dvao", "wapo",
     ),
-    "clipping": ("sapo", "aspo", "ce_gppo", "fipo", "dppo_tv", "dppo_kl", "prime_rl", "ipo"),
+    "clipping": (
+        "sapo", "aspo", "ce_gppo", "fipo", "dppo_tv", "dppo_kl", "prime_rl", "ipo", "cppo", "ripo",
+        "cfpo",
+    ),
     "sequence": ("gspo_token", "luspo", "gepo"),
     "off_policy": ("m2po", "opsm", "vespo", "topr", "dro", "kimi"),
     "entropy": ("high_entropy", "clip_cov", "kl_cov"),

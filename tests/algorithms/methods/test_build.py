@@ -316,7 +316,7 @@ def test_the_name_of_a_shipped_config_says_which_method_it_is(name):
 
 
 # methods of other papers
-OTHERS = ["gigpo", "mcpo", "wapo", "cppo", "ripo", "r2vpo", "cfpo", "lpo", "tpo", "mipu", "arpo"]
+OTHERS = ["gigpo", "mcpo", "r2vpo", "lpo", "tpo", "mipu", "arpo"]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -46,6 +46,8 @@ BY_NAME = {
     "dual_clip": [1.2],
     "reward_weights": [{"right": 2.0}, [1.0, 2.0]],
     "max_log_ratio": [0.1],
+    "ratio_upper": [1.2],
+    "cap": [1.1],
     "advantage_std": ["sample", "population", "none"],
 }
 

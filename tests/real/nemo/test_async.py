@@ -96,6 +96,7 @@ def test_trains_off_policy_with_our_signals(
     overrides += ONE_UPDATE
     plugged = trained(tmp_path, name, mode, monkeypatch, overrides, correction)
     assert len(plugged.series("train", "loss")) == STEPS == len(plugged.estimator.calls)
+    moved = []
     for step, call in enumerate(plugged.estimator.calls):
         batch = plugged.proxy.batches[step]
         given = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
@@ -113,10 +114,12 @@ def test_trains_off_policy_with_our_signals(
         for metric, value in call["metrics"].items():
             assert logged[metric] == pytest.approx(value)
         if bypass:
-            assert (abs(logged["kl/old"]) < 1e-6) == (step == 0)
+            moved.append(abs(logged["kl/old"]))
             continue
         gap = (batch["prev_logprobs"] - batch["generation_logprobs"])[rollouts.mask].abs().max()
         assert gap < 1e-4 if step == 0 else gap > 0.01  # the first batch alone is on policy
+    if bypass:  # a slow sampler has the newest weights for one of the others, which load decides
+        assert moved[0] < 1e-6 < max(moved[1:])
 
 
 def test_bounds_clip_within_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ A method's function has its formula, why it works, and where other implementatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +13,14 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import DriverOutput, Method, group_advantages
-from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Std, Undivided
+from nemo_algos.algorithms.record import (
+    ClipParams,
+    OfAdvantages,
+    OfBounds,
+    Params,
+    Std,
+    Undivided,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,12 +145,17 @@ class PassAtKParams(BaselineParams):
 
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
-        if idle := [key for key in self.non_default if key in ("clip_low", "dual_clip")]:
-            raise ValueError(
-                f"`{idle[0]}` has no effect in pass_at_k: its advantages are never negative. "
-                "Remove it."
-            )
+        refuse_idle(self, "pass_at_k")
         return self
+
+
+def refuse_idle(params: Params, method: str) -> None:
+    """Raise ValueError for a parameter that acts on negative advantages alone."""
+    for key in params.non_default:
+        if key in ("clip_low", "dual_clip"):
+            raise ValueError(
+                f"`{key}` has no effect in {method}: its advantages are never negative. Remove it."
+            )
 
 
 def pass_at_k_advantages(rollouts: Rollouts, params: PassAtKParams) -> DriverOutput:
@@ -292,9 +305,7 @@ def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> DriverOutput:
     epsilon = params.epsilon
     groups = rollouts.groups
     parts = rollouts.reward_parts or {}
-    weights = {**(rollouts.reward_weights or {}), **_by_name(params.reward_weights, parts)}
-    for name in weights:
-        rollouts.column(name)  # raises for a part that there is not
+    weights = _weights(rollouts, params.reward_weights)
     total = rollouts.rewards.new_zeros(len(rollouts))
     metrics = dict[str, float]()
     for name, values in parts.items():
@@ -303,6 +314,14 @@ def gdpo_advantages(rollouts: Rollouts, params: GDPOParams) -> DriverOutput:
         metrics[f"gdpo/flat_{name}"] = float(groups.flat(values).double().mean())
     standard = core.groups.standardized(total, rollouts.kept, std, epsilon)
     return DriverOutput(standard, metrics)
+
+
+def _weights(rollouts: Rollouts, own: Mapping[str, float] | Sequence[float]) -> Mapping[str, float]:
+    """The weights of the parts; `own` override those of the reward, 1 where there is none."""
+    weights = {**(rollouts.reward_weights or {}), **_by_name(own, rollouts.reward_parts or {})}
+    for name in weights:
+        rollouts.column(name)  # raises for a part that there is not
+    return weights
 
 
 def _by_name(
@@ -327,4 +346,107 @@ GDPO = Method(
     flat_group_is_inert=False,
     whole_batch=True,
     needs=frozenset({"reward_parts"}),
+)
+
+
+class DVAOParams(ClipParams):
+    """GRPO's clip range, the population's deviation, and the weights."""
+
+    advantage_std: OfAdvantages[Std] = "population"
+    reward_weights: OfAdvantages[dict[str, FiniteFloat] | list[FiniteFloat]] = Field(
+        default_factory=dict
+    )
+    """Weights of the reward parts, as gdpo's."""
+
+
+def dvao_advantages(rollouts: Rollouts, params: DVAOParams) -> DriverOutput:
+    """DVAO: parts of the reward weigh by how much they vary within the group.
+
+        A_i = sum_k w_k (r^k_i - mean(r^k)) / sum_k w_k std(r^k)          of the group, for parts k
+
+    Why: normalised one by one, a part in which all responses are nearly equal speaks as loudly as
+    one that tells them apart, and that is noise. Here a part has the voice of its deviation, and
+    one that is flat in the group has none.
+
+    Give the parts one scale, [0, 1]. Two readings of the paper and one implementation agree on
+    the advantage; the clip is GRPO's, the token mean DAPO's. With
+    `advantage_std: none` nothing is divided.
+
+    Returns A_i, [B]. Raises ValueError for weights that are not those of the parts.
+    """
+    groups = rollouts.groups
+    weights = _weights(rollouts, params.reward_weights)
+    total = rollouts.rewards.new_zeros(len(rollouts))
+    scale = groups.sum(total)
+    for name, values in (rollouts.reward_parts or {}).items():
+        weight = weights.get(name, 1.0)
+        dof = 1 if params.advantage_std == "sample" else 0
+        total = total + weight * core.groups.advantages(values, groups, "none")
+        scale = scale + weight * groups.std(values, dof).where(~groups.flat(values), 0.0)
+    if params.advantage_std == "none":
+        return DriverOutput(total)
+    scale = scale[groups.index]
+    return DriverOutput((total / scale).where(scale != 0, 0.0))
+
+
+DVAO = Method(
+    name="dvao",
+    paper="DVAO, arXiv 2605.25604",
+    params=DVAOParams,
+    advantages=dvao_advantages,
+    flat_group_is_inert=False,
+    mean="token",
+    needs=frozenset({"reward_parts"}),
+)
+
+
+class WAPOParams(Params):
+    """A cap of the ratio, a constant divisor, no std."""
+
+    cap: OfBounds[float] = Field(default=10.0, gt=1)
+    """The largest ratio (1 + clip_eps)."""
+    advantage_std: OfAdvantages[Std] = "none"
+    max_tokens: OfAdvantages[int] = Field(default=2048, ge=1)
+    """Constant divisor. Default: the trainer's limit of a response."""
+
+    @model_validator(mode="after")
+    def _none_is_negative(self) -> WAPOParams:
+        refuse_idle(self, "wapo")
+        return self
+
+
+def wapo_advantages(rollouts: Rollouts, params: WAPOParams) -> DriverOutput:
+    """WAPO: only what is better than its group trains, and of groups only those that have such.
+
+        J   = 1 / G_+ sum_g 1 / n_g sum_{i in g} |o_i| / max_tokens mean_t min(r, cap) A_i
+        A_i = max(R_i - mean, 0); n_g: the group's responses; G_+: groups with a positive A
+
+    Why: pushing a wrong response down lifts everything else, most of it no better, and the entropy
+    is lost to it. Pushing winners up alone cannot, and the wide cap leaves them free.
+
+    After the authors' code, whose ratio is to the sampler: set `old_policy: sampler`. Its filters
+    by entropy are not here. Steps are several times smaller than GRPO's: choose the rate anew.
+
+    Returns A_i |o_i| / max_tokens B / (n_g G_+), [B], of which the sequence mean is J.
+    """
+    positive = group_advantages(rollouts, params).value.clamp(min=0)
+    groups = rollouts.groups
+    winning = (groups.max(positive) > 0).sum().clamp(min=1)
+    share = (rollouts.lengths > 0).double().sum() / (groups.count * winning)
+    return DriverOutput(positive * rollouts.lengths / params.max_tokens * share[groups.index])
+
+
+def cap_bounds(params: WAPOParams) -> tuple[float, float]:
+    """None below."""
+    return (math.inf, params.cap - 1)
+
+
+WAPO = Method(
+    name="wapo",
+    paper="WAPO, arXiv 2606.16154",
+    params=WAPOParams,
+    advantages=wapo_advantages,
+    constant_bounds=cap_bounds,
+    needs=frozenset({"sequence_mean"}),
+    whole_batch=True,
 )

@@ -441,3 +441,155 @@ IPO = Method(
     mean="token",
     flat_group_is_inert=False,
 )
+
+
+class CPPOParams(Params):
+    """How far a token may move, less and less as the response has moved before it."""
+
+    delta: float = Field(default=0.15, gt=0)
+    """Largest weighted |q - p| of a token that moves where its advantage pushes it."""
+    w_min: float = Field(default=0.8, gt=0, le=1)
+    """Weight of a response's last token; the first has 1."""
+    delta_b: float = Field(default=0.015, ge=0)
+    """Divergence per token that a response may spend before a token."""
+    calibrated: bool = False
+    """Set delta_b by each response's 90 % quantile, within [delta_b, 2 delta_b]."""
+
+
+def cppo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CPPOParams) -> Tensor:
+    """CPPO: a token's trust region shrinks with what the response before it has moved.
+
+        J    = mean keep r A                                                            no clip
+        keep = A (r - 1) <= 0, or w_t D_t <= min(delta, delta + delta_b W - S)
+        D_t  = |q - p|, w_t from 1 to w_min along the response, S = sum_{j < t} w_j D_j,
+        W    = sum_{j < t} w_j; p, q: a token's probability under pi_old and pi_theta
+
+    Why: an early token's change moves every state behind it, which a limit per token does not see.
+    Here the prefix has a budget: once it is spent, later tokens may only move back.
+
+    The paper's main runs take the total variation over the top 20 tokens, the authors' code (UniRL)
+    that of the sampled token, as here. p is the sampler's there: set `old_policy: sampler`. For
+    base models they set calibrated, with a delta_b of 0.02. No context parallelism may cut a
+    response before the loss.
+
+    Returns A'_it = keep A_i, [B,S].
+    """
+    A = signals.advantages
+    old = signals.extras["old_logprobs"]
+    moved = ((old + log_ratio).clamp(max=0).exp() - old.exp()).abs().where(mask, 0.0)
+    rank = mask.cumsum(1) - 1
+    last = (mask.sum(1, keepdim=True) - 1).clamp(min=1)
+    weight = (1 - (1 - params.w_min) * rank / last).to(moved.dtype).where(mask, 0.0)
+    spent = weight * moved
+    before = spent.cumsum(1) - spent
+    budget = _budget(moved, mask, params) * (weight.cumsum(1) - weight)
+    limit = (params.delta + budget - before).clamp(max=params.delta)
+    return A.where((A * log_ratio <= 0) | (spent <= limit), 0.0)
+
+
+def _budget(moved: Tensor, mask: Tensor, params: CPPOParams) -> Tensor | float:
+    """delta_b, or each response's, [B,1]."""
+    if not params.calibrated:
+        return params.delta_b
+    quantile = moved.masked_fill(~mask, math.nan).nanquantile(0.9, dim=1, keepdim=True)
+    return quantile.nan_to_num().clamp(params.delta_b, 2 * params.delta_b)
+
+
+CPPO = Method(
+    name="cppo",
+    paper="CPPO, arXiv 2606.10968",
+    params=CPPOParams,
+    constant_bounds=no_bounds,
+    extras={"old_logprobs": old_logprobs},
+    reweight=cppo_reweight,
+    per_token=frozenset({"old_logprobs"}),
+    clips=None,
+    mean="token",
+)
+
+
+class RIPOParams(Params):
+    """The radius of each side, and limits of the ratio."""
+
+    delta_low: OfBounds[float] = Field(default=0.05, gt=0)
+    """Squared distance on the Fisher sphere that a token may fall."""
+    delta_high: OfBounds[float] = Field(default=0.05, gt=0)
+    """The same for a token that rises."""
+    ratio_lower: float = Field(default=0.5, gt=0, lt=1)
+    """The smallest ratio."""
+    ratio_upper: float = Field(default=10.0, gt=1)
+    """The largest ratio."""
+
+
+def ripo_bounds(rollouts: Rollouts, params: RIPOParams) -> DriverOutput:
+    """RIPO, Riemannian clip: a token's range is a distance between distributions.
+
+        J   = mean min(r A, clip(r, 1 - eps_low, 1 + eps_high) A), r within its limits
+        eps = sqrt(delta / p), p: the token's probability under pi_old
+
+    Why: a factor is a small step for an unlikely token and a large one for a likely token. On the
+    Fisher sphere's arc the same length is sqrt(delta / p) in the ratio, so that unlikely tokens, by
+    which a policy explores, may move further.
+
+    After the authors' laboratory's code (a fork of verl), where a ratio beyond its limits has no
+    gradient, also where the clip would let it move back. eps is at least 0.22: never tighter than
+    GRPO's 0.2.
+
+    Returns (eps_low, eps_high), [B,S].
+    """
+    root = inverse_probability(rollouts).sqrt()
+    low = (params.delta_low**0.5 * root).clamp(max=1 - params.ratio_lower)
+    high = (params.delta_high**0.5 * root).clamp(max=params.ratio_upper - 1)
+    return DriverOutput((low, high))
+
+
+def limited_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: RIPOParams) -> Tensor:
+    """l within its limits, [B,S]; without gradient beyond them."""
+    return log_ratio.clamp(math.log(params.ratio_lower), math.log(params.ratio_upper))
+
+
+RIPO = Method(
+    name="ripo",
+    paper="RIPO, arXiv 2607.10169",
+    params=RIPOParams,
+    bounds=ripo_bounds,
+    log_ratio=limited_ratio,
+    per_token=frozenset({"bounds"}),
+    mean="token",
+)
+
+
+class CFPOParams(Params):
+    """Where the penalty outweighs the advantage."""
+
+    epsilon: float = Field(default=0.2, gt=0)
+    """Distance of the ratio from 1 at which a token stops."""
+
+
+def cfpo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CFPOParams) -> Tensor:
+    """CFPO: a parabola in place of the clip.
+
+        J = mean r A - |A| / (2 epsilon) (r - 1)^2
+
+    Why: beyond the clip GRPO has no gradient, so nothing brings a token back that has overshot.
+    The parabola has its top at r = 1 + epsilon sgn(A): the gradient fades towards it, and beyond it
+    pulls back.
+
+    After three implementations that agree; it is SPO's objective (simple policy optimization,
+    arXiv 2401.16025). The gradient is theirs, which grows with r^2; the value is r A'. Beyond
+    `max_log_ratio` a token has no gradient.
+
+    Returns A'_it = A_i - |A_i| (r_it - 1) / epsilon, [B,S].
+    """
+    A = signals.advantages
+    return A - A.abs() * core.surrogate.expm1(log_ratio) / params.epsilon
+
+
+CFPO = Method(
+    name="cfpo",
+    paper="CFPO, arXiv 2601.22801",
+    params=CFPOParams,
+    constant_bounds=no_bounds,
+    reweight=cfpo_reweight,
+    clips=None,
+)
