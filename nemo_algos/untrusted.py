@@ -43,7 +43,8 @@ def from_json(text: str | bytes, where: str) -> Any:
 
 def refuse_code(value: Any, where: str) -> None:
     """Raises ValueError for a text in `value` that names code as `package.module:NAME`."""
-    if named := next((text for text in _texts(value) if ":" in text), ""):
+    named = next((text for text in _texts(value) if ":" in text), "")
+    if named:
         raise ValueError(
             f"{where} names code, {named[:DIGITS]!r}: a case is data and may only name methods "
             "of this package. Remove it."

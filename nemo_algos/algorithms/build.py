@@ -194,7 +194,8 @@ def _hint(name: str, known: Mapping[str, Record]) -> str:
     """What a name that is no method's, or term's, may have meant."""
     plain = name.lower().replace("-", "_")
     spelled = {other.replace("_", ""): other for other in known}
-    if same := spelled.get(plain.replace("_", "")):
+    same = spelled.get(plain.replace("_", ""))
+    if same:
         return f" (did you mean {same}?)"
     block = config_of(plain) if known is METHODS else {}
     if not block:

@@ -128,7 +128,8 @@ def _parts(
     given: Mapping[str, Any] | None, weights: Mapping[str, float] | None, mask: Tensor
 ) -> dict[str, Tensor] | None:
     """Each part of the reward in float64; weights of parts that are there."""
-    if unknown := (weights or {}).keys() - (given or {}).keys():
+    unknown = (weights or {}).keys() - (given or {}).keys()
+    if unknown:
         listed = ", ".join(sorted(unknown))
         raise ValueError(f"`reward_weights` has keys that are not in `reward_parts`: {listed}")
     if given is None:

@@ -140,7 +140,8 @@ def exit_on_error() -> Iterator[None]:
     except ModuleNotFoundError as error:
         from nemo_algos.config import install_of  # the overview loads no config
 
-        if not (cure := install_of(error.name)):
+        cure = install_of(error.name)
+        if not cure:
             raise
         raise _exit(2, f"this command needs {error.name}, which is not installed: {cure}") from None
     except BrokenPipeError:

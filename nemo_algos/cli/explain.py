@@ -37,9 +37,11 @@ def explain_key(key: str, release: Release) -> list[str]:
         if fnmatchcase(key, path):
             both = path.partition(".")[0] in SHARED
             meanings.setdefault(_describe(field), []).append("both engines" if both else who)
-    if (text := _of_nemo_rl(key, release)) is not None:
+    text = _of_nemo_rl(key, release)
+    if text is not None:
         meanings.setdefault(text, []).append(release.name)
-    if reason := SET_BY_METHOD.get(key.removeprefix("loss_fn.")):
+    reason = SET_BY_METHOD.get(key.removeprefix("loss_fn."))
+    if reason:
         meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
         known = sorted({path for _, path, _ in fields} | release.declared)

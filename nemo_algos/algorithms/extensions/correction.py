@@ -157,7 +157,8 @@ class CorrectionConfig(Section):
         options = list(dict.fromkeys(_listed(self.rollout_rs)))
         if (given is None) != (not options):
             raise ValueError(f"`rollout_rs` and `{key}` need each other. Set both, or neither.")
-        if unknown := [option for option in options if option not in OPTIONS]:
+        unknown = [option for option in options if option not in OPTIONS]
+        if unknown:
             near = did_you_mean(unknown[0], OPTIONS)
             raise ValueError(f"unknown option of `rollout_rs`: {unknown[0]}{near}")
         thresholds = _listed(given)

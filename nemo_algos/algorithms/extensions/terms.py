@@ -108,11 +108,13 @@ class LossTerm:
         if not (isinstance(self.params, type) and issubclass(self.params, Section)):
             raise ValueError(f"{self.name}: params must be a subclass of nemo_algos.TermParams")
         needed = ["aggregation", *(["coef"] if self.coef is constant else [])]
-        if missing := [key for key in needed if key not in fields]:
+        missing = [key for key in needed if key not in fields]
+        if missing:
             raise ValueError(
                 f"{self.name}: params have no {missing[0]}. Derive them from nemo_algos.TermParams."
             )
-        if unknown := sorted(self.needs - {*get_args(Need)}):
+        unknown = sorted(self.needs - {*get_args(Need)})
+        if unknown:
             raise ValueError(f"{self.name}: unknown value {unknown[0]!r} in `needs`")
 
 

@@ -243,7 +243,8 @@ class MethodTrainer(GRPOTrainer):
         self._blocks = {"method": method, "loss_fn": loss_fn or {}}
         self._updates = updates_per_batch(args)
         self._warn()
-        if findings := [*unnamed_rewards(self.algorithm, self.reward_func_names)]:
+        findings = [*unnamed_rewards(self.algorithm, self.reward_func_names)]
+        if findings:
             raise ConfigError(findings)
         self._stats = None
         self._is_ours = False  # whether TRL has asked for our loss in this step

@@ -147,7 +147,8 @@ def _kind(path: Path) -> str:
 
 
 def _parse(file: Path, found: bytes) -> list[Row]:
-    if not (kind := _kind(file)):
+    kind = _kind(file)
+    if not kind:
         raise ValueError(f"{file} is not supported. Convert it to {SUFFIXES}.")
     if kind == ".parquet":
         return number_rows([*parquet_rows(file)], str(file))

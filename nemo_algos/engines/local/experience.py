@@ -56,7 +56,8 @@ class Experience:
     def check_finite(self) -> None:
         """Raises FloatingPointError where a token's log-prob or entropy is not finite."""
         finite = self.logprobs.isfinite() & self.gen_logprobs.isfinite() & self.entropy.isfinite()
-        if broken := int((self.mask & ~finite).sum()):
+        broken = int((self.mask & ~finite).sum())
+        if broken:
             raise FloatingPointError(
                 f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or entropy "
                 "that is not finite. The learning rate is probably too high. "

@@ -58,7 +58,8 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
 
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raises RuntimeError for the state of another model."""
-    if odd := state.keys() ^ trainable_state(model).keys():
+    odd = state.keys() ^ trainable_state(model).keys()
+    if odd:
         raise RuntimeError(f"it belongs to another model or other adapters: {sorted(odd)[0]}")
     model.load_state_dict(state, strict=False)
 

@@ -70,12 +70,14 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
     143, where a signal stopped it.
     """
     torch.set_num_threads(threads_of(config.policy))
-    if wrong := rehearse(config.policy.optimizer, config.policy.scheduler):
+    wrong = rehearse(config.policy.optimizer, config.policy.scheduler)
+    if wrong:
         raise ConfigError(wrong)
     with Stop() as stop, open_folder(folder, Path(config.logger.log_dir)) as place:
         try:
             begun = _begun(place, config, algorithm.name, console)
-            if said := finished_message(place, config) if begun else "":
+            said = finished_message(place, config) if begun else ""
+            if said:
                 return say(console, said)
             say(console, f"loading {config.policy.model_name}")
             trainer = build_trainer(config, algorithm, console)
@@ -127,7 +129,8 @@ class TrainingRun:
 
     def go(self) -> None:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
-        if path := checkpoint.latest(self.checkpoints):
+        path = checkpoint.latest(self.checkpoints)
+        if path:
             self._resume(path)
         done = self.trainer.step_number
         dump = manifest.to_json(self.config)
@@ -209,7 +212,8 @@ class TrainingRun:
             seed=SEED,
             track=partial(self.screen.track, doing=f"evaluating at step {step}"),
         )
-        if values := measure(found):
+        values = measure(found)
+        if values:
             self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
             self.trainer.remarks.held_out[step] = values["accuracy"]
             self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)
@@ -319,7 +323,8 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     }
     (folder / "summary.json").write_text(json.dumps(found, indent=2))
     steps = {"before": 0, "after": step} | ({f"best, step {best}": best} if best else {})
-    if ended := threshold_message(record.config.grpo, record.held_out(step)):
+    ended = threshold_message(record.config.grpo, record.held_out(step))
+    if ended:
         say(console, f"ended early{ended}")
     _say(
         console,

@@ -122,7 +122,8 @@ class TooLarge(ValueError):
 
 def refuse_large(numbers: int) -> None:
     """Raises TooLarge: a header may claim any size, and a stride of 0 takes no room on disk."""
-    if (size := numbers * BYTES) > LARGEST:
+    size = numbers * BYTES
+    if size > LARGEST:
         raise TooLarge(f"needs {size / 2**30:.0f} GiB of memory. Write fewer responses per file.")
 
 
@@ -216,7 +217,8 @@ class Dump:
 def from_arrays(arrays: dict[str, Any]) -> Dump:
     """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
     ours = rename_columns(arrays)
-    if lacking := [name for name in NEEDED if name not in ours]:
+    lacking = [name for name in NEEDED if name not in ours]
+    if lacking:
         has = ", ".join(sorted(ours)[:12]) or "nothing"
         raise ValueError(f"lacks {', '.join(lacking)}; it has {has}{remedy(arrays) or WRITE}")
     known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
@@ -271,7 +273,8 @@ def _npz(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
         raise ValueError(f"cannot be read as .npz: {first_line(error)}{WRITE}") from None
-    if other := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+    other = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    if other:
         raise ValueError(f"cannot be read as .npz: {other[0]} is not an array{WRITE}")
     refuse_large(sum(array.size for array in found.values()))
     return found

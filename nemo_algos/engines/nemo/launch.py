@@ -355,7 +355,8 @@ def trainer(master_config: Any) -> Callable[..., None]:
 def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., Any] | None:
     """NeMo-RL's policy; with workers that give entropies where the method needs them."""
     extension: dict[str, Any] = {}
-    if kind := next((KINDS[need] for need in KINDS if need in algorithm.needs), None):
+    kind = next((KINDS[need] for need in KINDS if need in algorithm.needs), None)
+    if kind:
         sections = {name: versions.get(master_config.policy, name) for name in WORKERS}
         backend = next(name for name in sections if versions.get(sections[name], "enabled"))
         name = worker_env.register_worker(WORKERS[backend], kind)

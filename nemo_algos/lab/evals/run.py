@@ -72,7 +72,8 @@ def _sample_all(
 
 
 def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
-    if wrong := _wrong_verifiers(config):
+    wrong = _wrong_verifiers(config)
+    if wrong:
         raise ConfigError(wrong)
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
@@ -236,7 +237,8 @@ def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console)
     evaluation = store.evaluation(loaded.benchmark.answer_of)
     say = partial(console.print, markup=False, soft_wrap=True)
     judged = dict[str, Any]()
-    if judge := config.metrics.judge:
+    judge = config.metrics.judge
+    if judge:
         from nemo_algos.lab.evals.judge import DIVERSITY, scores  # openai
 
         judged[DIVERSITY] = scores(evaluation, judge, store.folder, say)

@@ -201,7 +201,8 @@ def _content(image: str) -> str:
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     """A folder that holds no response belongs to no model yet."""
-    if not (path := folder / "manifest.json").exists():
+    path = folder / "manifest.json"
+    if not path.exists():
         return
     try:
         stored = read_object(path, EvalManifest)

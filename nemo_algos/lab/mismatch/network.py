@@ -189,7 +189,8 @@ def load(folder: Path) -> Network:
     kwargs = {"dtype": torch.float32, "use_safetensors": True}
     model = from_pretrained(AutoModelForCausalLM, str(folder), str(folder), **kwargs).eval()
     kinds = set(getattr(model.config, "layer_types", None) or ())
-    if other := kinds - {"full_attention", "sliding_attention"}:
+    other = kinds - {"full_attention", "sliding_attention"}
+    if other:
         raise ValueError(
             f"{folder} has layers of {', '.join(sorted(other))}. Only attention is supported."
         )

@@ -63,7 +63,8 @@ class State:
         then = base.logprobs
         if self.sampling:
             plain = base if self.mixed else logits  # what some responses alone have is no guide
-            if found := _solved(self.sampling, record, plain):
+            found = _solved(self.sampling, record, plain)
+            if found:
                 under = Fit(self.sampling.logprobs(logits, found), self.named | found)
                 fit = under if self.mixed else record.best([fit, under])
                 then = self.sampling.logprobs(base, found)

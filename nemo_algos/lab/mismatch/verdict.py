@@ -120,7 +120,8 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
         sampler = any((~np.isfinite(d.sampler_logprobs[d.mask])).any() for d in dumps)
         cause = Cause("not_finite", SIDES[not sampler], {"share": share}, 1.0)
         return _certain(tokens, f"{tokens.lost} log-probs are not finite, {share:.1%}", cause)
-    if arrived := _arrived(dumps, tokens, "none"):
+    arrived = _arrived(dumps, tokens, "none")
+    if arrived:
         return arrived
     if len(size) < TOKENS or len(tokens.each) < RESPONSES:
         count = f"{len(size)} tokens of {len(tokens.each)} responses are too few"
@@ -269,7 +270,8 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
         named = {cause.name for cause in causes}
         others = [name for name in near if name not in named]
         return Diagnosis(causes[0].name, text, tokens, causes, others)
-    if certain := _bookkeeping(tokens, examination.unexplained):
+    certain = _bookkeeping(tokens, examination.unexplained)
+    if certain:
         return replace(certain, candidates=list(near))
     best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
     if best:

@@ -97,7 +97,8 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
     """
     from nemo_algos.lab.evals.metrics.diversity import of_responses
 
-    if (problem := most_right(sides)) is None:
+    problem = most_right(sides)
+    if problem is None:
         return None
     texts = [(side, responses(side, problem)) for side in sides]
     panels = [Panel(side.label, of_responses(similarity, rows)) for side, rows in texts]
@@ -129,7 +130,8 @@ def responses(side: Side, problem: str) -> list[str]:
     samples = side.measured["samples"]
     rows = read_lines(file, GenerationLine) if file.exists() else ()
     found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
-    if lacking := [i for i in range(samples) if i not in found]:
+    lacking = [i for i in range(samples) if i not in found]
+    if lacking:
         raise ValueError(
             f"{len(lacking)} of {samples} responses to {problem} are missing in {file}. "
             "Run `nemo-algos eval` again."

@@ -80,26 +80,32 @@ def read_run(folder: Path) -> LoadedRun:
     ours = ours or any(folder.glob("*/metrics.json"))
     for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, STATE, *dumps.KINDS):
         refuse_links_out(folder, pattern)
-    if logs := verl_logs(folder):
+    logs = verl_logs(folder)
+    if logs:
         if len(logs) > 1:
             names = ", ".join(path.name for path in logs)
             raise ValueError(f"{folder} contains runs ({names}). Name them, such as {logs[0]}.")
         return _read_verl(folder, logs[0])
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
-    if evals := evaluations(folder):
+    evals = evaluations(folder)
+    if evals:
         return _read_evaluations(LoadedRun("", folder), evals)
     below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
     below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
-    if state := trl_state(folder):
+    state = trl_state(folder)
+    if state:
         return _read_trl(folder, state)
     below |= {p.parents[1] for p in folder.glob(f"*/**/checkpoint-*/{STATE}")}
-    if within := sorted(below):
+    within = sorted(below)
+    if within:
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} contains runs ({names}). Name them, such as {within[0]}.")
-    if metrics := read_events(folder):
+    metrics = read_events(folder)
+    if metrics:
         return replace(read_nemo_run(folder), metrics=metrics)
-    if found := dumps.files(folder):
+    found = dumps.files(folder)
+    if found:
         return LoadedRun("", folder, traces=[line for path in found for line in dumps.lines(path)])
     if (folder / "generations.jsonl").exists():
         raise ValueError(f"{folder} has no metrics.json yet. Let `nemo-algos eval` finish.")

@@ -104,7 +104,8 @@ def judge_composed(
 def refuse(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, none of which is an error. Raises ConfigError with every error."""
     found = list(findings)
-    if errors := [f for f in found if f.severity == "error"]:
+    errors = [f for f in found if f.severity == "error"]
+    if errors:
         raise ConfigError(errors)
     return found
 

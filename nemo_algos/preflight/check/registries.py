@@ -56,6 +56,7 @@ def texts(value: ast.AST) -> list[str]:
     """The texts of the first dictionary (its keys), set, list or tuple within an expression."""
     for node in ast.walk(value):
         parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-        if texts := [one.value for one in parts if isinstance(one, ast.Constant)]:
+        texts = [one.value for one in parts if isinstance(one, ast.Constant)]
+        if texts:
             return [text for text in texts if isinstance(text, str)]
     return []

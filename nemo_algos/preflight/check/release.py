@@ -226,7 +226,8 @@ def _engine(root: Path) -> Engine:
     if installed is not None and installed.origin is not None:
         places.insert(0, Path(installed.origin).parent)
     for place in places:
-        if arguments := engine_arguments(place):
+        arguments = engine_arguments(place)
+        if arguments:
             return Engine("this vLLM", arguments, installed=True)
     return shipped().engine
 

@@ -122,7 +122,8 @@ def _cheapest(
 
     def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
         for change in changes:
-            if (other := _with(p, change)) and fits(other) and accepts(change):
+            other = _with(p, change)
+            if other and fits(other) and accepts(change):
                 yield other, change
 
     def cost(pair: tuple[Plan, Change]) -> tuple[bool, float]:

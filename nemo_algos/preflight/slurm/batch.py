@@ -97,7 +97,8 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
         "CHECKPOINTS": checkpoints(job, folder, plain),
         "COMMAND": shlex.join(["python", "-u", *words]),  # -u: watch.sh and `status` read its log
     }
-    if modules := os.environ.get("PYTHONPATH"):  # of rewards, also where sbatch is called by hand
+    modules = os.environ.get("PYTHONPATH")
+    if modules:  # of rewards, also where sbatch is called by hand
         variables["PYTHONPATH"] = modules
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
     return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])

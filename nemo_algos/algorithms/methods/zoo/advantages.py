@@ -137,7 +137,8 @@ class PassAtKParams(BaselineParams):
 
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
-        if idle := [key for key in self.non_default if key in ("clip_low", "dual_clip")]:
+        idle = [key for key in self.non_default if key in ("clip_low", "dual_clip")]
+        if idle:
             raise ValueError(
                 f"`{idle[0]}` has no effect in pass_at_k: its advantages are never negative. "
                 "Remove it."

@@ -67,9 +67,11 @@ def unit(answer: str) -> Expr | None:
     where there is none, or none that sympy.physics.units knows. A single letter is a unit only in
     an answer without other letters: `3 m`, but not `2s + 3m`.
     """
-    if match := BASE.search(answer):
+    match = BASE.search(answer)
+    if match:
         return Symbol(f"base {int(match[2])}")
-    if match := MODULUS.search(answer):
+    match = MODULUS.search(answer)
+    if match:
         return Symbol(f"modulus {int(match[1])}")
     match = UNIT.fullmatch(_in_words(answer))
     if match is None:

@@ -225,7 +225,8 @@ def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
     if max(end - start, len(text)) > BOX or BEFORE.search(before) or AFTER.match(after):
         return "", [None]
     units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
-    if match := BEHIND.match(after):
+    match = BEHIND.match(after)
+    if match:
         word = match[1].lower()
         text += f" {word}" if word in latex.SCALES else r"\%"
     return text, units
@@ -240,7 +241,8 @@ def _unboxed(tail: str) -> str:
 
 def _spelled(answer: str, in_base: bool) -> str:
     """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
-    if modulus := MODULUS.search(answer):
+    modulus = MODULUS.search(answer)
+    if modulus:
         answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
         if not in_base:
             answer = _residues(answer, int(modulus[1]))

@@ -280,7 +280,8 @@ def _path(databases: str, name: str) -> Path:
 def _schemas(rows: list[Row], options: Options) -> dict[str, str]:
     """db_id -> its CREATE statements. Raises ValueError where any database is missing."""
     names = sorted({row.text("db_id") for row in rows})
-    if odd := [name for name in names if not NAME.fullmatch(name)]:
+    odd = [name for name in names if not NAME.fullmatch(name)]
+    if odd:
         raise ValueError(
             f"the db_id {odd[0][:80]!r} must be a folder's name: at most 200 letters, and no /."
         )

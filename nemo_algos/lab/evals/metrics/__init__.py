@@ -254,7 +254,8 @@ def maj_at_k(answers: Sequence[str | None], rewards: Floats, ks: Sequence[int]) 
     """
     groups: dict[str, list[float]] = defaultdict(list)
     for answer, reward in zip(answers, rewards, strict=True):
-        if (vote := normalise(answer)) is not None:
+        vote = normalise(answer)
+        if vote is not None:
             groups[vote].append(float(reward))
     classes = [(len(group), sum(group) / len(group)) for group in groups.values()]
     return plurality(classes, len(answers), ks)

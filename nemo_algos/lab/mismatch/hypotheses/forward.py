@@ -220,7 +220,8 @@ def _rotary(case: Case, **changed: Any) -> Change:
 
 def rope_base(case: Case, attempt: Attempt) -> None:
     """Another base of the rotary embedding."""
-    if rope := _rope(case):
+    rope = _rope(case)
+    if rope:
         theta = rope["rope_theta"]
         grid = sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta})
         search_grid(lambda base: attempt({"theta": base}, _rotary(case, rope_theta=base)), grid)

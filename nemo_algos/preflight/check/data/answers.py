@@ -104,7 +104,8 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
 
 def wrong_answer(answer: str, others: Sequence[str]) -> str:
     """An answer that is wrong: its last digit or its letter is the next, else another row's."""
-    if digits := list(re.finditer(r"\d", answer)):
+    digits = list(re.finditer(r"\d", answer))
+    if digits:
         last = digits[-1]
         return f"{answer[: last.start()]}{(int(last[0]) + 1) % 10}{answer[last.end() :]}"
     if re.fullmatch(r"[A-Z]", answer):

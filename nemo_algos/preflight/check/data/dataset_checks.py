@@ -335,7 +335,8 @@ def _bag(row: Row) -> tuple[str, ...]:
 def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """Validation has other rows than training, in its words: of its language, and its task."""
     texts = {text for row in train for text in (plain(row.problem), _bag(row))}
-    if seen := [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]:
+    seen = [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]
+    if seen:
         stage.wrong(
             f"{share(len(seen), len(validation))} validation rows are training rows too, some "
             f"perhaps in another order of words ({list_rows(seen)} of the validation data). The "

@@ -178,7 +178,8 @@ def judge_lengths(
         )
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
-    if masked := [row.number for row in rows if row.masked]:
+    masked = [row.number for row in rows if row.masked]
+    if masked:
         stage.wrong(
             f"`{LIMIT}` is {at(plain, LIMIT)}: {share(len(masked), len(rows))} prompts of {name} "
             f"reach it ({list_rows(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples "
@@ -188,7 +189,8 @@ def judge_lengths(
             of=(len(masked), len(rows)),
         )
     if whole:
-        if long := [row.number for row in rows if not row.masked and row.length >= whole]:
+        long = [row.number for row in rows if not row.masked and row.length >= whole]
+        if long:
             stage.failed(
                 f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
                 f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` "

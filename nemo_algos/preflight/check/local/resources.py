@@ -70,7 +70,8 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
                 cure = ". It is in this folder: put PYTHONPATH=. before the command"
             elif error.name == first:
                 cure = ". Put PYTHONPATH=FOLDER, the folder that it is in, before the command"
-            if extra := install_of(error.name):
+            extra = install_of(error.name)
+            if extra:
                 cure = f": {extra}"
         raise ConfigError(
             [Finding(key, f"cannot import {name}: {type(error).__name__}: {error}{cure}")]
@@ -173,7 +174,8 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
     except ValueError:  # said by data_files and model
         return
     lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
-    if longer := sum(length > limit for length in lengths):
+    longer = sum(length > limit for length in lengths)
+    if longer:
         also = ", and the prompt asks for reasoning first" if "eason" in data.prompt else ""
         yield warning(
             "policy.generation.max_new_tokens",

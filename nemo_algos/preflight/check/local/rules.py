@@ -101,7 +101,8 @@ def lora(run: LocalRun) -> Iterator[Finding]:
 def puzzle(run: LocalRun) -> Iterator[Finding]:
     """A family has its numbers, and room for its right responses."""
     numbers = run["data.numbers"]
-    if (family := FAMILIES.get(run["data.task"])) is None:
+    family = FAMILIES.get(run["data.task"])
+    if family is None:
         return
     if numbers not in family.numbers:
         yield error(

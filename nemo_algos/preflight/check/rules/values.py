@@ -172,7 +172,8 @@ def fits(schema: Schema, value: Any) -> bool:
     """Whether a value is of the schema; unlike in NeMo-RL, a text is no number and no flag."""
     if "anyOf" in schema:
         return any(fits(one, value) for one in schema["anyOf"])
-    if choices := _choices(schema):
+    choices = _choices(schema)
+    if choices:
         return any(type(value) is type(one) and value == one for one in choices)
     kind = schema.get("type")
     if kind in NUMBERS:
@@ -189,7 +190,8 @@ def expected(schema: Schema) -> str:
     """What a value must be: `a whole number from 1 or null`."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(expected(one) for one in schema["anyOf"]))
-    if choices := _choices(schema):
+    choices = _choices(schema)
+    if choices:
         return " or ".join(json_like(one) for one in choices)
     kind = schema["type"]
     if kind not in NUMBERS:
