@@ -92,8 +92,7 @@ def _count(more: int) -> None:
 @contextmanager
 def bounded() -> Iterator[Spent]:
     """Within, all interpolations share one limit; else each has its own."""
-    spent = _SPENT.get()
-    if spent is not None:
+    if (spent := _SPENT.get()) is not None:
         yield spent
         return
     spent = Spent()
@@ -524,8 +523,7 @@ def install_of(module: str | None) -> str:
 def require(extra: str) -> None:
     """Raises ConfigError where a module of an extra is missing; `lab` has those of `engine` too."""
     needed = [module for module, of in EXTRAS.items() if of in ("engine", extra)]
-    missing = [module for module in needed if find_spec(module) is None]
-    if missing:
+    if missing := [module for module in needed if find_spec(module) is None]:
         cure = install(f"'nemo-algos[{extra}]'", extra)
         raise ConfigError(
             [

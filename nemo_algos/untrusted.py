@@ -73,4 +73,13 @@ def decompress(content: bytes, most: int) -> bytes:
 
 def printable(text: str) -> str:
     """`text` with its lines, and a space for every other character that a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+    return one_line(text, kept="\n\t")
+
+
+def one_line(text: str, kept: str = "") -> str:
+    """`text` with a space for every character that is neither printable nor kept."""
+    characters = list(text)
+    for i, character in enumerate(characters):
+        if not character.isprintable() and character not in kept:
+            characters[i] = " "
+    return "".join(characters)

@@ -37,7 +37,10 @@ TURN_PART = re.compile("turn_([1-9][0-9]{0,2})")  # the part of the reward that 
 
 def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The fields as tensors, rewards in float64, the mask without masked rows; or ValueError."""
-    values: dict[str, Any] = {k: _tensor(k, v) if k in TENSORS else v for k, v in given.items()}
+    values = dict(given)
+    for name, value in given.items():
+        if name in TENSORS:
+            values[name] = _tensor(name, value)
     for name in ("group", "rewards", "mask", "old_logprobs"):
         if values[name] is None:
             raise ValueError(f"{name} is None: every method needs it")

@@ -178,10 +178,17 @@ def expected_product(tokens: int, cut: tuple[Cut, float, float], noise: float = 
     """
     kind, low, high = cut
     s = noise * math.sqrt(tokens)
-    normal = NormalDist()
-    inside = [normal.cdf((math.log(x) - s * s / 2) / s) if x else 0.0 for x in (low, high)]
-    above = 1 - normal.cdf((math.log(high) + s * s / 2) / s)
-    return inside[1] - inside[0] + (high * above if kind == "tis" else 0.0)
+    mean = _mean_below(high, s) - _mean_below(low, s)
+    if kind == "tis":
+        mean += high * (1 - NormalDist().cdf((math.log(high) + s * s / 2) / s))
+    return mean
+
+
+def _mean_below(weight: float, s: float) -> float:
+    """The part of the mean of W that values below `weight` have."""
+    if not weight:
+        return 0.0
+    return NormalDist().cdf((math.log(weight) - s * s / 2) / s)
 
 
 def vanishing(correction: CorrectionConfig, tokens: int) -> Iterator[Finding]:

@@ -167,11 +167,9 @@ def losses(
     if not terms:
         return {}
     dtype = core.surrogate.working_dtype(logprobs)
-    values, entropy = (
-        x if x is None else x.to(dtype).where(mask, 0.0) for x in (logprobs, entropy)
-    )
-    assert values is not None
-    inputs = TermInputs(values, entropy, mask)
+    if entropy is not None:
+        entropy = entropy.to(dtype).where(mask, 0.0)
+    inputs = TermInputs(logprobs.to(dtype).where(mask, 0.0), entropy, mask)
     signals = signals.to(mask.device, dtype)
     return {f"terms/{each.term.name}": each.loss(inputs, signals) for each in terms}
 

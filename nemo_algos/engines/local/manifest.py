@@ -101,7 +101,11 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     written = resolve(OmegaConf.create(manifest["config"]))
     before = to_json(validate(LocalConfig, reconcile(written)))
     found = differences(before, now)
-    refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
+    refused = []
+    for change in found:
+        reason = _reason(change.key)
+        if reason:
+            refused.append(f"{change} ({reason})")
     if refused:
         listed = "\n  ".join(refused)
         raise ValueError(

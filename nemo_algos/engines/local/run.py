@@ -100,7 +100,8 @@ def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> 
     step = max(there, default=0)
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
-        if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
+        steps = change.old
+        if change.key == "grpo.max_num_steps" and _lasts(config, steps):
             say(
                 console,
                 f"`policy.scheduler` still ends at step {steps}. Set it explicitly to extend it.",
@@ -369,10 +370,15 @@ def _save(trainer: Trainer, folder: Path) -> None:
 def _say(console: Console, title: str, evaluations: Mapping[str, dict[str, float]]) -> None:
     """A table of the evaluations; accuracy is pass@1 where rewards are 0 and 1."""
     there = {label: values for label, values in evaluations.items() if values}
-    names = dict.fromkeys(name for values in there.values() for name in values)
+    names: dict[str, None] = {}  # in order, each once
+    for values in there.values():
+        names |= dict.fromkeys(values)
     if all(math.isclose(v["accuracy"], v.get("pass@1", math.nan)) for v in there.values()):
         names.pop("accuracy", None)
     table = Table("held out", *(Column(name, justify="right") for name in names), title=title)
     for label, values in there.items():
-        table.add_row(label, *(f"{values[n]:.3f}" if n in values else "-" for n in names))
+        cells = []
+        for name in names:
+            cells.append(f"{values[name]:.3f}" if name in values else "-")
+        table.add_row(label, *cells)
     console.print(table if there else title)

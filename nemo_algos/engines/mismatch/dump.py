@@ -113,7 +113,12 @@ def unpack_row(row: dict[str, Any]) -> dict[str, Any]:
     """A line of NeMo-RL's, which are batches of one."""
     if "token_ids" not in row:
         return row
-    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
+    unpacked = {}
+    for name, value in row.items():
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        unpacked[name] = value
+    return unpacked
 
 
 class TooLarge(ValueError):
@@ -193,7 +198,8 @@ class Dump:
             "top_logprobs": [() if top is None else (*shape, *top.shape[2:3])],
         }
         for name, array in self.arrays().items():
-            if array.shape not in (sizes := others.get(name, [shape])):
+            sizes = others.get(name, [shape])
+            if array.shape not in sizes:
                 wanted = " or ".join(str(list(size)) for size in sizes)
                 raise ValueError(f"{name} has shape {list(array.shape)}. It needs {wanted}.")
             if array.dtype.kind not in "biuf":
@@ -285,13 +291,20 @@ def _jsonl(path: Path) -> dict[str, Any]:
     rows = [unpack_row(row) for row in read_lines(path)]
     if not rows:
         raise ValueError("is empty. Write one response a line.")
-    columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
-    ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
+    columns = {}
+    for name in rows[0]:
+        if _in_all(name, rows):
+            columns[name] = [row[name] for row in rows]
+    ids = columns.get("tokens", columns.get("token_ids"))
     if ids is None:
         return dict.fromkeys(rows[0])
-    lengths = [len(row) if isinstance(row, list) else 0 for row in ids]
-    shown = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return {"mask": shown} | {k: _column(k, v, lengths) for k, v in columns.items()}
+    lengths = []
+    for row in ids:
+        lengths.append(len(row) if isinstance(row, list) else 0)
+    arrays: dict[str, Any] = {"mask": np.arange(max(lengths)) < np.array(lengths)[:, None]}
+    for name, column in columns.items():
+        arrays[name] = _column(name, column, lengths)
+    return arrays
 
 
 def _in_all(name: str, rows: list[dict[str, Any]]) -> bool:

@@ -135,8 +135,10 @@ class Scored:
 
     def _judged(self, rewards: Tensor, unshaped: Tensor | None) -> list[Tensor]:
         """The rewards [B] before their shaping, which grpo_train passes; or their parts."""
-        if self.parts and (found := [*reward_parts(self.batch).values()]):
-            return found
+        if self.parts:
+            rewards_by_part = [*reward_parts(self.batch).values()]
+            if rewards_by_part:
+                return rewards_by_part
         kept: Tensor = self.batch.get("unshaped_total_reward", rewards)
         return [kept if unshaped is None else unshaped]
 

@@ -23,7 +23,7 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from nemo_algos.lab.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.lab.evals.schema import EndpointModel, SamplingSection
-from nemo_algos.untrusted import decompress
+from nemo_algos.untrusted import decompress, one_line
 
 CONNECT_SECONDS = 60.0
 LARGEST = 64 << 20  # bytes of an answer
@@ -146,8 +146,7 @@ class Client:
 
     def shown(self, text: str) -> str:
         """What a server or a library said: one line, short, without the key."""
-        text = "".join(c if c.isprintable() else " " for c in self._hidden(text))
-        return " ".join(text.split())[:SHOWN]
+        return " ".join(one_line(self._hidden(text)).split())[:SHOWN]
 
     def without_key(self, response: str) -> str:
         """A response as it is stored, for a server may send headers back."""
@@ -342,8 +341,13 @@ def _text(content: Any) -> str:
         return content or ""
     if not isinstance(content, list):
         raise TypeError
-    parts = (part.get("text") if isinstance(part, dict) else part for part in content)
-    return "".join(part for part in parts if isinstance(part, str))
+    text = ""
+    for part in content:
+        if isinstance(part, dict):
+            part = part.get("text")
+        if isinstance(part, str):
+            text += part
+    return text
 
 
 def _tokens(usage: Any) -> int:

@@ -187,8 +187,13 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
 
         model.sample(wanted, add)
     _refuse_refusals(store)
-    lacking = (g for g in store.generations.values() if g.refused or not g.response)
-    for state, number in Counter(g.finish if g.refused else "empty" for g in lacking).items():
+    lacking = Counter[str]()
+    for generation in store.generations.values():
+        if generation.refused:
+            lacking[generation.finish] += 1
+        elif not generation.response:
+            lacking["empty"] += 1
+    for state, number in lacking.items():
         console.print(f"warning: {number} responses are {state}", markup=False, soft_wrap=True)
 
 
@@ -288,8 +293,11 @@ def table(results: list[Measured]) -> Table:
         "boxed": lambda m: _number(m["scalars"].get("boxed")),
         "unjudged": lambda m: str(sum(x for s, x in m["statuses"].items() if s != "ok")),
     }
-    cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
-    cells = {name: column for name, column in cells.items() if any(column)}
+    cells = {}
+    for name, cell in columns.items():
+        column = [cell(measured) for measured in results]
+        if any(column):
+            cells[name] = column
     first, *rest = cells
     title = f"{n} samples per problem; mean (95 % CI)"
     shown = Table(

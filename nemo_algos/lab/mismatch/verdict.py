@@ -281,7 +281,8 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
 
 def _alike(name: str, parameter: dict[str, Any]) -> str:
     """A cause that both sides have, as text: top_p 0.9."""
-    values = [
-        f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in parameter.items() if k != "error"
-    ]
-    return " ".join([name, *values])
+    words = [name]
+    for key, value in parameter.items():
+        if key != "error":
+            words.append(f"{value:.3g}" if isinstance(value, float) else str(value))
+    return " ".join(words)

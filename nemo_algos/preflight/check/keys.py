@@ -145,9 +145,10 @@ def _closed(
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
     data = written.get("data")
     if isinstance(data, Mapping):
-        usual = data.get("default")
-        sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
-        closed["data"] = sets
+        closed["data"] = dict(data)
+        for split in SPLITS:
+            if split in data:
+                closed["data"][split] = _of_nemo_rl(data[split], data.get("default"))
     env = written.get("env")
     if isinstance(env, Mapping):
         vlm = _vlm(written, base)

@@ -61,7 +61,9 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         timeline[key] = ends
     rewards = {}
     for length, pair in forecast.rewards._asdict().items():
-        rewards[length] = [reward if isfinite(reward) else None for reward in pair]
+        rewards[length] = []
+        for reward in pair:
+            rewards[length].append(reward if isfinite(reward) else None)
     return {
         "rewards": rewards,
         "batch": forecast.batch._asdict(),

@@ -174,7 +174,11 @@ def layouts(p: Plan, nodes: int, accepts: Accepts, top: int) -> tuple[list[Plan]
     if not p.generates:
         cures = list(_generation_changes(p))
         engine = _cheapest(p, _fits("generates"), cures, accepts) or {}
-    tried = [other for change in _layouts(p, nodes) if (other := _with(p, change | engine))]
+    tried = []
+    for change in _layouts(p, nodes):
+        other = _with(p, change | engine)
+        if other:
+            tried.append(other)
     fitting = sorted((x for x in tried if not x.misfits), key=lambda x: (x.tight, x.step_seconds))
     found = list(itertools.islice((x for x in fitting if accepts(x.change)), top))
     return found, "" if found else _reason(tried, fitting)

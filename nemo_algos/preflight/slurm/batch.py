@@ -174,7 +174,9 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
         value = at(plain, key)
         if not isinstance(value, str) or not value.startswith("/"):
             yield Finding(key, f"must be an absolute path, got {value!r}")
-        elif (mode := _mode(value, mounts)) != "writable":
+            continue
+        mode = _mode(value, mounts)
+        if mode != "writable":
             where = "mounted read-only" if mode else "not in a mounted folder"
             yield Finding(
                 key,

@@ -91,7 +91,11 @@ def consistent(text: str) -> bool:
     if not EQUALS.search(text):
         return True
     for chain in ELEMENT.split(text):
-        numbers = [n for side in EQUALS.split(chain) if (n := _number(side)) is not None]
+        numbers = []
+        for side in EQUALS.split(chain):
+            number = _number(side)
+            if number is not None:
+                numbers.append(number)
         tolerance = ROUNDED if "." in chain or r"\approx" in chain else EXACT
         if not all(isclose(a, b, rel_tol=tolerance) for a, b in pairwise(numbers)):
             return False

@@ -87,8 +87,10 @@ def unit(answer: str) -> Expr | None:
         named = _named(factor["word"]) or _prefixed(factor["word"])
         if named is None:
             return None
+        power = factor["power"]
         raised = factor["area"] or factor["raised"]
-        power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else factor["power"]
+        if raised:
+            power = POWERS["cu" if raised.startswith("cu") else "sq"]
         found *= named ** (int(power or 1) * (-1 if below else 1))
     return found
 
@@ -374,8 +376,12 @@ def _unwrapped(match: re.Match[str]) -> str:
     lines = [re.sub(r"(?<!\\)&", "", line) for line in lines]
     if all(line.lstrip().startswith("=") for line in lines[1:]):
         return " ".join(lines)
-    names = [name[1] for line in lines if (name := re.match(NAMED_LINE, line))]
-    return ", ".join(lines) if len({*names}) == len(lines) else match[0]
+    names = set()
+    for line in lines:
+        name = re.match(NAMED_LINE, line)
+        if name:
+            names.add(name[1])
+    return ", ".join(lines) if len(names) == len(lines) else match[0]
 
 
 # Of a whole answer: what stands at its ends.

@@ -67,7 +67,11 @@ def asked_forms(prompts: Sequence[str]) -> list[str]:
     """The forms that all of the prompts ask for."""
     if not prompts:
         return []
-    return [n for n, mark in MARKS.items() if all(re.search(mark, p) for p in prompts)]
+    forms = []
+    for name, mark in MARKS.items():
+        if all(re.search(mark, prompt) for prompt in prompts):
+            forms.append(name)
+    return forms
 
 
 def write_answer(form: str, answer: str) -> str:
@@ -109,7 +113,7 @@ def wrong_answer(answer: str, others: Sequence[str]) -> str:
         last = digits[-1]
         return f"{answer[: last.start()]}{(int(last[0]) + 1) % 10}{answer[last.end() :]}"
     if re.fullmatch(r"[A-Z]", answer):
-        return "A" if answer == "D" else chr(ord(answer) + 1) if answer != "Z" else "A"
+        return "A" if answer in ("D", "Z") else chr(ord(answer) + 1)
     if answer.lower() in WORDS:
         return WORDS[answer.lower()]
     differs = (o for o in others if o.strip().lower() != answer.strip().lower())

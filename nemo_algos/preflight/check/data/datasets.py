@@ -181,8 +181,9 @@ def of_rows(rows: Path, sees: bool) -> dict[str, Any]:
 
 def _key(data: Mapping[str, Any], section: Any) -> str:
     for name in ("train", "validation"):
-        found = data.get(name) or []
-        if any(one is section for one in (found if isinstance(found, list) else [found])):
+        written = data.get(name) or []
+        sections = written if isinstance(written, list) else [written]
+        if any(one is section for one in sections):
             return f"data.{name}"
     return "data"
 

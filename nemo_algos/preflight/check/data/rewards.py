@@ -243,7 +243,9 @@ def judge_scores(
         )
     if before == stage.raised:
         paid = sum(one.paid for one in scored)
-        kinds = scored[0].rewards
+        means = {}
+        for kind in scored[0].rewards:
+            means[kind] = statistics.fmean(one.rewards[kind] for one in scored)
         stage.passed(
             f"`{key}` pays the gold answer as {form} in {paid} of {len(scored)} rows, and less for "
             f"empty, wrong and truncated ones. A response takes {median:.3g} s, at most "
@@ -251,7 +253,7 @@ def judge_scores(
             key,
             form=form,
             rows=len(scored),
-            rewards={k: statistics.fmean(one.rewards[k] for one in scored) for k in kinds},
+            rewards=means,
         )
 
 
@@ -378,7 +380,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "write these. Pay only for the answer.",
             key,
         )
-    silent = [r for r in (one.rewards for one in scored) if r["gold"] > r["empty"] > r["wrong"]]
+    silent = []
+    for one in scored:
+        if one.rewards["gold"] > one.rewards["empty"] > one.rewards["wrong"]:
+            silent.append(one.rewards)
     if len(silent) > most:
         stage.warning(
             f"`{key}` gives {silent[0]['wrong']:g} for a wrong answer and {silent[0]['empty']:g} "

@@ -110,7 +110,9 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
             f"{numbers} is not possible with `data.task={run['data.task']}`. Use "
             f"{family.numbers[0]} to {family.numbers[-1]}.",
         )
-    elif run["policy.generation.max_new_tokens"] < (needed := family.longest(run["data"].rules)):
+        return
+    needed = family.longest(run["data"].rules)
+    if run["policy.generation.max_new_tokens"] < needed:
         sized = f" with `data.numbers={numbers}`" if len(family.numbers) > 1 else ""
         yield error(
             "policy.generation.max_new_tokens",

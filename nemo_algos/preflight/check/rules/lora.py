@@ -94,8 +94,11 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
     names = _linear(run)
     known = sorted({name.rpartition(".")[2] for name in names})
     asked = _patterns(run).get("target_modules", [])
-    # as both match: the module's own name, or the full one by the pattern
-    unmet = [p for p in asked if p not in known and not any(_matches(p, n) for n in names)]
+    unmet = []
+    for pattern in asked:
+        # as both match: the module's own name, or the full one by the pattern
+        if pattern not in known and not any(_matches(pattern, name) for name in names):
+            unmet.append(pattern)
     if path is None or not names or not unmet:
         return
     none = len(unmet) == len(asked)

@@ -261,7 +261,11 @@ def _unlike_base(
         like = _referred(written, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
             yield from _unlike_base(value, like, base, f"{path}.")
-        elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
+            continue
+        wrong = ""
+        if value is not None and path not in LISTS:
+            wrong = _unlike(like, value)
+        if wrong:
             yield Finding(path, f"must be {wrong}, got {value!r}")
 
 
@@ -278,10 +282,17 @@ def _unlike(like: Any, value: Any) -> str | None:
 
 def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
     """What an interpolation as written refers to; a number of what it computes."""
-    while isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
+    while isinstance(value, str):
+        match = REFERENCE.fullmatch(value)
+        if not match:
+            break
         path = match[1]
-        value = at(base, above + path[1:] if path.startswith(".") else path)
-    return 0 if isinstance(value, str) and COMPUTED.match(value) else value
+        if path.startswith("."):
+            path = above + path[1:]
+        value = at(base, path)
+    if isinstance(value, str) and COMPUTED.match(value):
+        return 0
+    return value
 
 
 def _put(plain: Any, path: str, value: Any) -> None:
