@@ -28,7 +28,9 @@ def content(path: Path) -> bytes:
 def plain(path: Path, found: bytes) -> bytes:
     """`found`, the bytes of `path`, unpacked where that is named .gz. Raises ValueError."""
     try:
-        return decompress(found, MOST) if path.suffix == ".gz" else found
+        if path.suffix == ".gz":
+            return decompress(found, MOST)
+        return found
     except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from None
 

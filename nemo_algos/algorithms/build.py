@@ -146,7 +146,9 @@ def config_of(name: str) -> dict[str, Any]:
     path = next((path for path in SHIPPED.glob("*.yaml") if path.stem == name), None)
     plain: Any = OmegaConf.to_container(read(path)) if path else {}
     block = plain.get("method")
-    return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
+    if isinstance(block, dict) and plain.get("engine") == "local":
+        return block
+    return {}
 
 
 def find(name: Any, path: str = "method") -> Method:

@@ -246,7 +246,9 @@ def _weights(
         return sampler_weights(method, config.cut, old, rollouts.gen_logprobs, mask, turn)
     weights = signals.extras.get(WEIGHTS)
     dtype = core.surrogate.working_dtype(logprobs)
-    return None if weights is None else weights.to(mask.device, dtype)
+    if weights is None:
+        return None
+    return weights.to(mask.device, dtype)
 
 
 def _penalty(

@@ -160,7 +160,9 @@ def _check_finite(name: str, values: Tensor) -> None:
 def _tensor(name: str, values: Any) -> Tensor | None:
     """Without gradient: all that flows in is constant for the loss. Texts become their number."""
     if values is None or isinstance(values, Tensor):
-        return values.detach() if values is not None and values.requires_grad else values
+        if values is not None and values.requires_grad:
+            return values.detach()
+        return values
     if name == "group" and all(isinstance(label, str) for label in values):
         values = [_number(label.encode()) for label in values]
     try:
@@ -283,7 +285,9 @@ class Rollouts:
     def kept(self) -> Tensor:
         """[B] bool: what `sample_mask` keeps."""
         everything = self.mask.new_ones(len(self))
-        return everything if self.sample_mask is None else self.sample_mask.bool()
+        if self.sample_mask is None:
+            return everything
+        return self.sample_mask.bool()
 
     @cached_property
     def marks(self) -> Tensor:

@@ -80,7 +80,9 @@ def _describe(field: FieldInfo) -> str:
 
 
 def _format(value: Any) -> str:
-    return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
+    if isinstance(value, BaseModel):
+        return "those of its keys"
+    return json.dumps(value)
 
 
 def _of_nemo_rl(key: str, release: Release) -> str | None:
@@ -97,4 +99,6 @@ def _of_nemo_rl(key: str, release: Release) -> str | None:
 
 
 def _named(who: list[str]) -> str:
-    return "every method" if len(who) == len(METHODS) else ", ".join(who)
+    if len(who) == len(METHODS):
+        return "every method"
+    return ", ".join(who)

@@ -161,4 +161,6 @@ def _show_where(console: Console, verdict: Diagnosis) -> None:
 
 
 def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -68,4 +68,6 @@ def line(
 
 def _numbers(values: Tensor) -> list[Any]:
     plain = values.tolist()
-    return plain if values.dtype == torch.bool else [float(f"{x:.{DIGITS}g}") for x in plain]
+    if values.dtype == torch.bool:
+        return plain
+    return [float(f"{x:.{DIGITS}g}") for x in plain]

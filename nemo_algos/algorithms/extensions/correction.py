@@ -92,7 +92,9 @@ class CorrectionConfig(Section):
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
         name = data.get("preset") if isinstance(data, dict) else None
-        return PRESETS[name] | data if isinstance(name, str) and name in PRESETS else data
+        if isinstance(name, str) and name in PRESETS:
+            return PRESETS[name] | data
+        return data
 
     @field_validator("preset")
     @classmethod
@@ -147,7 +149,9 @@ class CorrectionConfig(Section):
                 f"rollout_is_threshold={high:g} is below 1, so a ratio of 1 would be cut (YAML "
                 "reads 0.5_5 as 0.55: write '0.5_5.0')"
             )
-        return ("tis", 0.0, high) if low is None else ("icepop", low, high)
+        if low is None:
+            return ("tis", 0.0, high)
+        return ("icepop", low, high)
 
     @property
     def rejections(self) -> dict[str, tuple[float, float]]:

@@ -50,7 +50,9 @@ def read(path: Path) -> dict[str, Any]:
 def _with_inputs(case: Any, shared: Any) -> Any:
     """Where it only names them."""
     named = isinstance(case, dict) and isinstance(case.get("inputs"), str)
-    return case | {"inputs": shared.get(case["inputs"])} if named else case
+    if named:
+        return case | {"inputs": shared.get(case["inputs"])}
+    return case
 
 
 def errors_of(case: dict[str, Any]) -> list[Error]:

@@ -421,7 +421,9 @@ class MethodTrainer(GRPOTrainer):
         """What each term's weights add up to over these tokens: over its own batch, coef."""
         tokens = rollouts.lengths[:, None]
         sums = [(signals.extras[each.key] * tokens).sum() for each in self.algorithm.terms]
-        return torch.stack(sums) if sums else torch.zeros(0, device=tokens.device)
+        if sums:
+            return torch.stack(sums)
+        return torch.zeros(0, device=tokens.device)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         known = self._own.get(self.model.training)

@@ -143,7 +143,9 @@ def number_rows(rows: list[dict[str, Any]], name: str) -> list[Row]:
 def _kind(path: Path) -> str:
     """Its suffix without .gz, where such files are read, else empty."""
     kind = Path(path.name.removesuffix(".gz")).suffix
-    return kind if kind in (".jsonl", ".json", ".csv", ".parquet") else ""
+    if kind in (".jsonl", ".json", ".csv", ".parquet"):
+        return kind
+    return ""
 
 
 def _parse(file: Path, found: bytes) -> list[Row]:
@@ -192,7 +194,9 @@ def after_hashes(answer: str) -> str:
     whole = ("", "", answer)
     _, hashes, gold = whole if _is_json(answer) else answer.rpartition("####")
     gold = gold.strip()
-    return gold.replace(",", "") if hashes and THOUSANDS.fullmatch(gold) else gold
+    if hashes and THOUSANDS.fullmatch(gold):
+        return gold.replace(",", "")
+    return gold
 
 
 def _is_json(text: str) -> bool:

@@ -99,7 +99,9 @@ def sample(
 def names(samples: int, rewards: Iterable[str] = ()) -> list[str]:
     """What `measured` gives for so many samples, judged by named rewards or by one without ("")."""
     known = ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"]
-    return [*known, *(f"reward/{name}" for name in rewards if name)] if samples else []
+    if samples:
+        return [*known, *(f"reward/{name}" for name in rewards if name)]
+    return []
 
 
 def measure(found: Sampled) -> dict[str, float]:

@@ -147,7 +147,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[Difference]:
         keys = dict.fromkeys([*old, *new])
         leaves = (differences(old.get(k), new.get(k), f"{path}.{k}".strip(".")) for k in keys)
         return [difference for found in leaves for difference in found]
-    return [] if old == new else [Difference(path, old, new)]
+    if old == new:
+        return []
+    return [Difference(path, old, new)]
 
 
 def foreign(config: Any, path: str = "") -> dict[str, str]:

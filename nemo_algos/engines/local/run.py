@@ -345,7 +345,9 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
 def _title(record: Record, method: str) -> str:
     """The run's name, which may be its config's, and its method."""
     name = Path(record.config.logger.log_dir).name
-    return method if name in ("", method) else f"{name} ({method})"
+    if name in ("", method):
+        return method
+    return f"{name} ({method})"
 
 
 def _best(trainer: Trainer, record: Record) -> int:

@@ -127,7 +127,9 @@ class Screen:
 def _short(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
+    if abs(value) >= 0.01:
+        return f"{value:.3g}"
+    return f"{value:.2g}"
 
 
 def _printable(text: str) -> str:

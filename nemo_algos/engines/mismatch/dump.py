@@ -106,7 +106,9 @@ def _prompt_length(arrays: dict[str, Any], mask: Any) -> Any:
         return np.asarray(arrays["prompt_mask"]).sum(1)
     if "prompts" in arrays and "attention_mask" in arrays:
         return np.asarray(arrays["attention_mask"])[:, : np.shape(arrays["prompts"])[1]].sum(1)
-    return np.asarray(mask).argmax(1) if "token_ids" in arrays and mask is not None else None
+    if "token_ids" in arrays and mask is not None:
+        return np.asarray(mask).argmax(1)
+    return None
 
 
 def unpack_row(row: dict[str, Any]) -> dict[str, Any]:

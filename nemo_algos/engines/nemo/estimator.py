@@ -233,7 +233,9 @@ class Estimator:
             return sample_mask.bool()
         if masks is None:
             multiplier = (batch or {}).get("loss_multiplier")
-            return None if multiplier is None else multiplier.bool()
+            if multiplier is None:
+                return None
+            return multiplier.bool()
         tokens, sample = (m.bool() for m in masks)
         return sample & (mask.bool().any(1) | ~tokens.any(1))
 
@@ -267,7 +269,9 @@ def masked_mean(values: Tensor, mask: Tensor) -> float:
 
 def tensor_of(result: Any) -> Tensor:
     """The advantages of what compute_advantage returns."""
-    return result if isinstance(result, Tensor) else result.advantages
+    if isinstance(result, Tensor):
+        return result
+    return result.advantages
 
 
 def check_complete(group: Tensor, size: int) -> None:

@@ -46,7 +46,9 @@ def estimator_name() -> str:
     """What a config calls our estimator: ESTIMATOR, where NeMo-RL's type takes any name."""
     kind = getattr(advantage_estimator, "AdvEstimatorConfig", None)  # not in v0.7.0
     try:
-        return kind(name=ESTIMATOR).name if kind else ESTIMATOR
+        if kind:
+            return kind(name=ESTIMATOR).name
+        return ESTIMATOR
     except ValidationError:
         return "grpo"
 

@@ -158,7 +158,9 @@ def _ascii_letters(text: str) -> str:
 
 
 def _choice(match: re.Match[str] | None) -> str:
-    return match["choice"] if match and not match.groupdict().get("undecided") else ""
+    if match and not match.groupdict().get("undecided"):
+        return match["choice"]
+    return ""
 
 
 def _last(text: str, places: Places) -> re.Match[str] | None:
@@ -182,7 +184,9 @@ def _last(text: str, places: Places) -> re.Match[str] | None:
 def _option(text: str) -> re.Match[str] | None:
     lines = [line for line in text.split("\n") if line.strip()][-2:]
     found = [OPTION.fullmatch(_bare(line)) for line in lines]
-    return found[-1] if found and not any(found[:-1]) else None
+    if found and not any(found[:-1]):
+        return found[-1]
+    return None
 
 
 def _bare(text: str) -> str:

@@ -150,7 +150,9 @@ class Client:
 
     def without_key(self, response: str) -> str:
         """A response as it is stored, for a server may send headers back."""
-        return self._hidden(response) if len(self._key) >= SECRET else response
+        if len(self._key) >= SECRET:
+            return self._hidden(response)
+        return response
 
     def _hidden(self, text: str) -> str:
         for spelling in (self._key, quote(self._key), quote(self._key, safe="")):
@@ -245,7 +247,9 @@ class Endpoint:
             return f"Check the key in the environment variable {self.model.api_key_env}."
         url = "Check `model.url`, including its /v1."
         named = rf"model_not_found|\bmodel\W+{re.escape(self.model.name)}(?!\w)"
-        return f"Check `model.name`. {url}" if status == 404 and re.search(named, reason) else url
+        if status == 404 and re.search(named, reason):
+            return f"Check `model.name`. {url}"
+        return url
 
     def _remark(self, reply: Reply) -> None:
         if reply.model not in ("", self.model.name):
@@ -352,7 +356,9 @@ def _text(content: Any) -> str:
 
 def _tokens(usage: Any) -> int:
     number = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return number if type(number) is int and 0 <= number < 2**53 else -1
+    if type(number) is int and 0 <= number < 2**53:
+        return number
+    return -1
 
 
 def _logprobs(found: Any) -> list[float] | None:

@@ -73,7 +73,9 @@ def scores(
 def score(answer: str) -> int | None:
     """The only number of an answer, apart from its reasoning, where it is 0, 1, 2 or 3."""
     numbers = NUMBER.findall(THOUGHT.sub("", answer))
-    return int(numbers[0]) if len(numbers) == 1 and numbers[0] in ("0", "1", "2", "3") else None
+    if len(numbers) == 1 and numbers[0] in ("0", "1", "2", "3"):
+        return int(numbers[0])
+    return None
 
 
 def _questions(evaluation: Evaluation) -> list[Problem]:

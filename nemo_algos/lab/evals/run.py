@@ -316,4 +316,6 @@ def _mean(measured: Measured) -> str:
 
 def _number(measured: Measured | None) -> str:
     """Of a scalar, or of a curve at the largest k."""
-    return f"{np.ravel(measured['value'])[-1]:.3f}" if measured else ""
+    if measured:
+        return f"{np.ravel(measured['value'])[-1]:.3f}"
+    return ""

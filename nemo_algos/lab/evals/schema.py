@@ -347,7 +347,9 @@ class EvalConfig(Section, Generic[Model]):
     @property
     def trained(self) -> TrainedPrompt | None:
         """How a model of ours was asked in training."""
-        return self.model.prompt if isinstance(self.model, LocalModel) else None
+        if isinstance(self.model, LocalModel):
+            return self.model.prompt
+        return None
 
     @property
     def folder(self) -> Path:

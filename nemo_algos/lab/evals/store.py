@@ -121,7 +121,9 @@ class Store:
 
     def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
         judged, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
-        return verdict if judged == self._judged(problem, generation) else None
+        if judged == self._judged(problem, generation):
+            return verdict
+        return None
 
     def _judged(self, problem: Problem, generation: Generation) -> str:
         return hash_of([generation.response, problem.prompt, problem.answer, self.judge_key])

@@ -68,7 +68,9 @@ def drawn(
         if chance > FITS and chance > sharp:
             return {"recorded_before": {"temperature": temperature}}
     if edge:  # without a value where the tokens are not drawn from what it keeps
-        return edge if sharp > FITS else {"recorded_before": {}}
+        if sharp > FITS:
+            return edge
+        return {"recorded_before": {}}
     return {"speculative": {}}
 
 

@@ -89,7 +89,9 @@ class Diagnosis:
             return (
                 f"Dump more steps: at least {TOKENS} tokens and {RESPONSES} responses are needed."
             )
-        return "" if self.verdict in TITLES else CAUSES[self.verdict].next_step
+        if self.verdict in TITLES:
+            return ""
+        return CAUSES[self.verdict].next_step
 
     def numbers(self) -> dict[str, Any]:
         """For scripts, of Python's own types."""

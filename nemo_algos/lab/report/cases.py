@@ -130,7 +130,9 @@ def judgement(verdict: dict[str, Any]) -> str:
     """right, wrong, or why there is no verdict."""
     if verdict["status"] != "ok":
         return verdict["status"]
-    return "right" if verdict["reward"] >= RIGHT else "wrong"
+    if verdict["reward"] >= RIGHT:
+        return "right"
+    return "wrong"
 
 
 def _response(

@@ -231,7 +231,9 @@ def bucket_name(above: float, up_to: float) -> str:
     """(0, 2) is "0-2", (2, 8) is "3-8", (2, 3) is "3"."""
     low = 0 if above == 0 else int(above) + 1
     high = int(up_to)
-    return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
+    if low == high:
+        return str(low)
+    return f"{low}–{high}"  # noqa: RUF001
 
 
 def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: str) -> Figure:

@@ -38,7 +38,9 @@ class Panel(NamedTuple):
     def mean(self) -> float:
         """Over pairs; nan of one response."""
         above = self.values[np.triu_indices(len(self.values), 1)]
-        return float(above.mean()) if len(above) else float("nan")
+        if len(above):
+            return float(above.mean())
+        return float("nan")
 
 
 @dataclass(frozen=True)

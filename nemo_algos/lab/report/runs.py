@@ -258,7 +258,9 @@ def evaluations(folder: Path) -> dict[str, Path]:
 
 
 def _if_there(path: Path, shape: type[JsonObject] = JsonObject) -> dict[str, Any]:
-    return read_object(path, shape) if path.exists() else {}
+    if path.exists():
+        return read_object(path, shape)
+    return {}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:

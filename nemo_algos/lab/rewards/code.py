@@ -68,7 +68,9 @@ def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
     """The program's sources, to run one after the other in one module."""
     code = code_block(response, entry_point)
     continues = entry_point and not _defines(code, entry_point)
-    return [prompt + code] if continues else [prompt, code]
+    if continues:
+        return [prompt + code]
+    return [prompt, code]
 
 
 def protections() -> list[str]:

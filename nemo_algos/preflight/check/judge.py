@@ -123,6 +123,8 @@ def _model(plain: Mapping[str, object]) -> Model | None:
     except (ValueError, OSError):
         return None
     try:
-        return model(name, changed) if isinstance(changed, Mapping) else facts
+        if isinstance(changed, Mapping):
+            return model(name, changed)
+        return facts
     except ValueError as problem:
         raise ConfigError([Finding(OVERRIDES, str(problem))]) from None

@@ -338,11 +338,15 @@ def _has_bias(module: Any, names: Iterable[str]) -> bool:
 
 
 def _names(module: Any) -> list[str]:
-    return [name for name, _ in module.named_parameters()] if module is not None else []
+    if module is not None:
+        return [name for name, _ in module.named_parameters()]
+    return []
 
 
 def _matrices(module: Any) -> int:
-    return sum(p.numel() for p in module.parameters() if p.dim() == 2) if module is not None else 0
+    if module is not None:
+        return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+    return 0
 
 
 def _count(module: Any) -> int:

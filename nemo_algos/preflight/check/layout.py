@@ -87,7 +87,9 @@ class Run:
     @property
     def oversampling(self) -> float:
         """Prompts sampled for each that a step trains on: dynamic sampling keeps a part of them."""
-        return (self["grpo.batch_multiplier"] or 1) if self["grpo.use_dynamic_sampling"] else 1
+        if self["grpo.use_dynamic_sampling"]:
+            return self["grpo.batch_multiplier"] or 1
+        return 1
 
     @property
     def controlled(self) -> bool:

@@ -48,7 +48,10 @@ def _names(node: ast.AST, name: str) -> Iterable[str]:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(text))]):
             return [text] if name in ast.unparse(left) else []
         case ast.If(body=[ast.Assign(value=ast.Set() as value), ast.Assign(value=rest), *_]):
-            return texts(value) if name in ast.unparse(rest) else []  # what is in neither
+            # what is in neither
+            if name in ast.unparse(rest):
+                return texts(value)
+            return []
     return []
 
 

@@ -44,7 +44,9 @@ def _with(p: Plan, change: Change) -> Plan | None:
     """The plan with these keys set, where the sizes of its groups divide."""
     plain = with_keys(p.run.plain, change)
     run = Setup(plain, layout(plain), p.run.model, p.run.gpu)
-    return of(run, p.tokens, change) if possible(run) else None
+    if possible(run):
+        return of(run, p.tokens, change)
+    return None
 
 
 def _training_changes(p: Plan) -> Iterator[Change]:

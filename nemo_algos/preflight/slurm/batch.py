@@ -107,7 +107,9 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
 def _last_step(plain: Mapping[str, Any]) -> list[str]:
     """What the asynchronous trainer must have saved: it ends with status 0 after an error, too."""
     named = at(plain, "grpo.async_grpo.enabled") and not at(plain, "grpo.stop_at_validation_metric")
-    return [str(at(plain, "grpo.max_num_steps"))] if named else []
+    if named:
+        return [str(at(plain, "grpo.max_num_steps"))]
+    return []
 
 
 def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
@@ -157,7 +159,9 @@ def _found(value: Any) -> Any:
         return {key: _found(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_found(one) for one in value]
-    return os.path.abspath(value) if isinstance(value, str) and _is_here(value) else value
+    if isinstance(value, str) and _is_here(value):
+        return os.path.abspath(value)
+    return value
 
 
 def _is_here(name: str) -> bool:
@@ -208,7 +212,9 @@ def _mode(path: str, mounts: list[str]) -> str:
     mount = _above(path, mounts)
     if not mount:
         return ""
-    return "readable" if "ro" in "+".join(mount[2:]).split("+") else "writable"
+    if "ro" in "+".join(mount[2:]).split("+"):
+        return "readable"
+    return "writable"
 
 
 def at_its_place(path: str, mounts: list[str]) -> bool:

@@ -132,7 +132,9 @@ def _prefixed(word: str) -> Expr | None:
     """`km` as k * meter, with k a symbol: a prefix is a part of the unit, and no factor of 1000."""
     match = PREFIXED.fullmatch(word)
     named = _named(match[2]) if match else None
-    return Symbol(match[1]) * named if match and named is not None else None
+    if match and named is not None:
+        return Symbol(match[1]) * named
+    return None
 
 
 def _named(word: str) -> Expr | None:
@@ -177,7 +179,9 @@ def _rules(*rules: tuple[str, Spelling]) -> list[tuple[re.Pattern[str], Spelling
 
 def _mixed(match: re.Match[str]) -> str:
     whole, over, under = map(int, match.groups())
-    return rf"\frac{{{whole * under + over}}}{{{under}}}" if over < under else match[0]
+    if over < under:
+        return rf"\frac{{{whole * under + over}}}{{{under}}}"
+    return match[0]
 
 
 def _periodic(match: re.Match[str]) -> str:
@@ -192,12 +196,16 @@ def _remark(match: re.Match[str]) -> str:
     first = re.split("[ /]", words)[0]
     is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
     is_remark = is_word or is_unit(first, match.string[: match.start()])
-    return rf"\text{{ {words}}}" if is_remark else match[0]
+    if is_remark:
+        return rf"\text{{ {words}}}"
+    return match[0]
 
 
 def _speed(match: re.Match[str]) -> str:
     units = all(is_unit(word, "") for word in match.group(1, 2))
-    return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}" if units else match[0]
+    if units:
+        return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}"
+    return match[0]
 
 
 def _ratio(match: re.Match[str]) -> str:
@@ -225,7 +233,9 @@ def _unfonted(match: re.Match[str]) -> str:
     if re.search("[A-Za-z]", COMMAND.sub("", match[1])):
         return match[0]
     argument = re.search(r"[A-Za-z_^}]\s*$", match.string[: match.start()])
-    return f"{{{match[1]}}}" if argument and re.fullmatch(r"[-+\d.]{2,}", match[1]) else match[1]
+    if argument and re.fullmatch(r"[-+\d.]{2,}", match[1]):
+        return f"{{{match[1]}}}"
+    return match[1]
 
 
 def _based(match: re.Match[str]) -> str:
@@ -381,7 +391,9 @@ def _unwrapped(match: re.Match[str]) -> str:
         name = re.match(NAMED_LINE, line)
         if name:
             names.add(name[1])
-    return ", ".join(lines) if len(names) == len(lines) else match[0]
+    if len(names) == len(lines):
+        return ", ".join(lines)
+    return match[0]
 
 
 # Of a whole answer: what stands at its ends.

@@ -254,7 +254,9 @@ def _residues(answer: str, modulus: int) -> str:
     """2 for 27 modulo 5; "?" where its value would have to be computed."""
     if RESIDUES.fullmatch(answer) and modulus:
         return ", ".join(str(int(number) % modulus) for number in answer.split(","))
-    return answer if re.search("[a-zA-Z]", answer) else "?"
+    if re.search("[a-zA-Z]", answer):
+        return answer
+    return "?"
 
 
 def _value(digits: str, base: str) -> str:
@@ -303,7 +305,9 @@ def _scale(gold: Expr) -> Expr:
     size = abs(gold.evalf())
     small = 0 < size < 0.1
     large = gold.has(Float) and size >= 10**15
-    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
+    if small or large:
+        return Rational(10) ** (-1 - int(floor(log(size, 10))))
+    return Rational(1)
 
 
 def _bracket(text: str) -> str:

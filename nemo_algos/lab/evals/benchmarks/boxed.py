@@ -225,7 +225,9 @@ def _image(image: Any, row: Row, folder: Path) -> str:
     if isinstance(image, bytes):
         return _data_url(image, row.where)
     if isinstance(image, str):
-        return image if image.startswith(URLS) else _beside(image, row, folder)
+        if image.startswith(URLS):
+            return image
+        return _beside(image, row, folder)
     if hasattr(image, "save"):
         png = io.BytesIO()
         image.save(png, "PNG")

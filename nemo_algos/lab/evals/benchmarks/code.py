@@ -219,7 +219,9 @@ def _of_cases(prompt: str, entry_point: str, cases: list[Any], tests: str) -> st
 
 
 def _lines(value: Any) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return str(value)
 
 
 def folders(data: str) -> tuple[list[Row], str]:

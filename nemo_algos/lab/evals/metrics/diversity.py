@@ -277,4 +277,6 @@ def _matrices(
 
 
 def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+    if len(values):
+        return float(values.mean())
+    return float("nan")

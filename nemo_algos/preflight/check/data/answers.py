@@ -113,7 +113,9 @@ def wrong_answer(answer: str, others: Sequence[str]) -> str:
         last = digits[-1]
         return f"{answer[: last.start()]}{(int(last[0]) + 1) % 10}{answer[last.end() :]}"
     if re.fullmatch(r"[A-Z]", answer):
-        return "A" if answer in ("D", "Z") else chr(ord(answer) + 1)
+        if answer in ("D", "Z"):
+            return "A"
+        return chr(ord(answer) + 1)
     if answer.lower() in WORDS:
         return WORDS[answer.lower()]
     differs = (o for o in others if o.strip().lower() != answer.strip().lower())
@@ -133,4 +135,6 @@ def gold_text(section: Mapping[str, Any], answer: str) -> str | None:
 def final(answer: str) -> str:
     """What a policy is to write of an answer that is a whole solution: after ####, or boxed."""
     _, mark, last = answer.rpartition("####")
-    return last.strip() if mark else boxed(answer) or answer
+    if mark:
+        return last.strip()
+    return boxed(answer) or answer

@@ -142,7 +142,9 @@ def judge_prompts(
 def _text(section: Mapping[str, Any], name: str) -> str:
     """The text of the section's file, "" where it names none."""
     path = section.get(name)
-    return Path(path).read_text(errors="replace") if path else ""
+    if path:
+        return Path(path).read_text(errors="replace")
+    return ""
 
 
 def render(row: Row, tokenizer: Any) -> str:
@@ -327,9 +329,9 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
 def _bag(row: Row) -> tuple[str, ...]:
     """The words of a problem without their order, and its answer; of a short one the row itself."""
     words = sorted(re.findall(r"\w+", row.problem.casefold()))
-    return (
-        (*words, _value(row.answer)) if len(words) >= WORDS else (row.problem, _value(row.answer))
-    )
+    if len(words) >= WORDS:
+        return (*words, _value(row.answer))
+    return (row.problem, _value(row.answer))
 
 
 def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:

@@ -195,7 +195,9 @@ def _error_text(error: BaseException) -> str:
 
 def _first(error: BaseException) -> BaseException:
     """The error behind it; those that were raised of it only wrap it."""
-    return _first(error.__cause__) if error.__cause__ else error
+    if error.__cause__:
+        return _first(error.__cause__)
+    return error
 
 
 def _numbers(dataset: Any) -> list[int]:

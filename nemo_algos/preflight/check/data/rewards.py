@@ -152,7 +152,9 @@ def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     if seconds < QUICK:
         return ROWS
     each = seconds * (len(answers.FORMS) + len(ASKED))
-    return 0 if seconds > FAIL else max(1, min(ROWS, int(BUDGET / each)))
+    if seconds > FAIL:
+        return 0
+    return max(1, min(ROWS, int(BUDGET / each)))
 
 
 def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str, bool]:

@@ -264,7 +264,9 @@ def model(policy: PolicySection) -> list[Finding]:
     key = "policy.model_name"
     if name.endswith(".gguf"):
         there = hf.gguf_path(name).exists()
-        return [] if there else [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
+        if there:
+            return []
+        return [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
     findings = findings_of(hf.from_pretrained, AutoConfig, key, name)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         findings.append(

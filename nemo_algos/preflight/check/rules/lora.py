@@ -114,7 +114,9 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
 def _linear(run: Preflight) -> set[str]:
     """The full names of the model's linear layers; none of a family whose names are not known."""
     if run.model is None or run.megatron:
-        return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON} if run.megatron else set()
+        if run.megatron:
+            return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON}
+        return set()
     found = set[str]()
     for layer in range(len(run.model.layers)):
         for parts in modules(run.model, layer).values():

@@ -133,7 +133,9 @@ def _fp8(run: Preflight) -> bool:
 
 
 def _keywords(run: Preflight) -> list[str]:
-    return [str(x) for x in run[KEYWORDS] or []] if _fp8(run) else []
+    if _fp8(run):
+        return [str(x) for x in run[KEYWORDS] or []]
+    return []
 
 
 def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:

@@ -202,7 +202,9 @@ def expected(schema: Schema) -> str:
 
 def json_like(value: Any) -> str:
     """A value as one would write it."""
-    return json.dumps(value) if isinstance(value, (bool, NoneType)) else repr(value)
+    if isinstance(value, (bool, NoneType)):
+        return json.dumps(value)
+    return repr(value)
 
 
 def _choices(schema: Schema) -> list[Any]:
@@ -274,10 +276,16 @@ def _unlike(like: Any, value: Any) -> str | None:
     if isinstance(like, dict):
         return "a section of key: value pairs"
     if isinstance(like, bool):
-        return None if isinstance(value, bool) else "true or false"
+        if isinstance(value, bool):
+            return None
+        return "true or false"
     if isinstance(like, (int, float)):
-        return None if is_number(value) else "a number below 1e+15"
-    return "one value" if isinstance(like, str) and isinstance(value, (list, dict)) else None
+        if is_number(value):
+            return None
+        return "a number below 1e+15"
+    if isinstance(like, str) and isinstance(value, (list, dict)):
+        return "one value"
+    return None
 
 
 def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
