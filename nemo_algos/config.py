@@ -115,7 +115,8 @@ def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The config with the overrides `a.b=c` set in place. Raises ConfigError with all that fail."""
     pairs = zip_longest(overrides, overrides[1:], fillvalue="")
     with bounded():
-        findings = [p for o, behind in pairs if (p := _override(merged, o, behind))]
+        results = [_override(merged, written, behind) for written, behind in pairs]
+    findings = [found for found in results if found]
     if findings:
         raise ConfigError(findings)
     return merged

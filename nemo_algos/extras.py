@@ -25,7 +25,8 @@ def install_of(module: str | None) -> str:
 def require(extra: str) -> None:
     """Raises ConfigError where a module of an extra is missing; `lab` has those of `engine` too."""
     needed = [module for module, of in EXTRAS.items() if of in ("engine", extra)]
-    if missing := [module for module in needed if find_spec(module) is None]:
+    missing = [module for module in needed if find_spec(module) is None]
+    if missing:
         cure = install(f"'nemo-algos[{extra}]'", extra)
         raise ConfigError(
             [

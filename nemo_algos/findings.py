@@ -141,7 +141,11 @@ def _to_what(schema: Any, loc: list[str]) -> str:
 
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:
     if get_origin(annotation) in (Union, UnionType):
-        return next((found for a in get_args(annotation) if (found := _fields(a, loc))), [])
+        for member in get_args(annotation):
+            fields = _fields(member, loc)
+            if fields:
+                return fields
+        return []
     if get_origin(annotation) in (dict, list):
         return _fields(get_args(annotation)[-1], loc[1:])
     fields = getattr(annotation, "model_fields", {})

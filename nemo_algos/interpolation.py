@@ -79,7 +79,8 @@ def _count(more: int) -> None:
 @contextmanager
 def bounded() -> Iterator[Spent]:
     """Within, all interpolations share one limit; else each has its own."""
-    if (spent := _SPENT.get()) is not None:
+    spent = _SPENT.get()
+    if spent is not None:
         yield spent
         return
     spent = Spent()

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,8 +58,11 @@ def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, An
     value = _object(content(path), shape, str(path), "name another run")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        below = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
-        level = [x for x in below if isinstance(x, (dict, list))]
+        below = []
+        for value_above in level:
+            members = value_above.values() if isinstance(value_above, dict) else value_above
+            below += [member for member in members if isinstance(member, (dict, list))]
+        level = below
     if level:
         raise ValueError(f"{path} is nested more than {DEEPEST} levels deep. Name another run.")
     return value

@@ -28,7 +28,9 @@ def content(path: Path) -> bytes:
 def plain(path: Path, found: bytes) -> bytes:
     """`found`, the bytes of `path`, unpacked where that is named .gz. Raises ValueError."""
     try:
-        return decompress(found, MOST) if path.suffix == ".gz" else found
+        if path.suffix == ".gz":
+            return decompress(found, MOST)
+        return found
     except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from None
 
@@ -43,7 +45,8 @@ def from_json(text: str | bytes, where: str) -> Any:
 
 def refuse_code(value: Any, where: str) -> None:
     """Raises ValueError for a text in `value` that names code as `package.module:NAME`."""
-    if named := next((text for text in _texts(value) if ":" in text), ""):
+    named = next((text for text in _texts(value) if ":" in text), "")
+    if named:
         raise ValueError(
             f"{where} names code, {named[:DIGITS]!r}: a case is data and may only name methods "
             "of this package. Remove it."
@@ -72,4 +75,13 @@ def decompress(content: bytes, most: int) -> bytes:
 
 def printable(text: str) -> str:
     """`text` with its lines, and a space for every other character that a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+    return one_line(text, kept="\n\t")
+
+
+def one_line(text: str, kept: str = "") -> str:
+    """`text` with a space for every character that is neither printable nor kept."""
+    characters = list(text)
+    for i, character in enumerate(characters):
+        if not character.isprintable() and character not in kept:
+            characters[i] = " "
+    return "".join(characters)

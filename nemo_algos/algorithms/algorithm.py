@@ -56,7 +56,9 @@ def needs_of_rest(method: Method) -> frozenset[str]:
     """The inputs that the method's bounds and extras need."""
     inputs = TOKEN_INPUTS if method.extras else frozenset[str]()
     more = method.bounds or method.extras
-    return method.needs & (inputs | {"unit_rewards", "turn_rewards"}) if more else frozenset()
+    if more:
+        return method.needs & (inputs | {"unit_rewards", "turn_rewards"})
+    return frozenset()
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,9 @@ class Algorithm(Kernel):
         zero = (signals.advantages == 0).all(1)
         for weighted in self.terms:
             zero = zero & (signals.extras[weighted.key][:, 0] == 0)
-        return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)
+        if self.base.flat_group_is_inert:
+            return zero
+        return zero.new_zeros(zero.shape)
 
 
 def check_inputs(

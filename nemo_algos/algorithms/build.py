@@ -184,7 +184,8 @@ def _hint(name: str, known: Mapping[str, Record]) -> str:
     """What a name that is no method's, or term's, may have meant."""
     plain = name.lower().replace("-", "_")
     spelled = {other.replace("_", ""): other for other in known}
-    if same := spelled.get(plain.replace("_", "")):
+    same = spelled.get(plain.replace("_", ""))
+    if same:
         return f" (did you mean {same}?)"
     from nemo_algos.config import shipped_method  # OmegaConf, for a message
 

@@ -182,7 +182,9 @@ class Component(NamedTuple):
     @property
     def form(self) -> record.Form:
         """The record's form; logprob where these parameters ask for it."""
-        return "logprob" if self.params.score_form else self.method.form
+        if self.params.score_form:
+            return "logprob"
+        return self.method.form
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,9 @@ class Kernel:
     def constant_bounds(self) -> tuple[float, float] | None:
         """(low, high) where they are the same in every batch, else None."""
         method, params = self.bounds
-        return None if method.bounds else method.constant_bounds(params)
+        if method.bounds:
+            return None
+        return method.constant_bounds(params)
 
     @property
     def one_advantage(self) -> bool:
@@ -259,7 +263,9 @@ class Kernel:
         if isinstance(value, (int, float)):
             value = rollouts.rewards.new_tensor(value).expand(shape)
         record.check_shape(self, name, value, shape, rollouts.mask)
-        return value if self.per_token[name] else value[:, None]
+        if self.per_token[name]:
+            return value
+        return value[:, None]
 
     def transform(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
         """The worker half: log r' and A' from the token log-ratio l [B,S], in its dtype.
@@ -292,7 +298,9 @@ class Kernel:
 
     def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
         """The surrogate's own clip range; infinite where the method clips elsewhere."""
-        return (shaped.low, shaped.high) if self.base.method.clips == "ratio" else INFINITE
+        if self.base.method.clips == "ratio":
+            return (shaped.low, shaped.high)
+        return INFINITE
 
     def surrogate(self, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
         """The terms whose mean is J, per token [B,S] or per sequence [B,1]."""

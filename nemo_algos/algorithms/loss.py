@@ -173,7 +173,9 @@ def _check_signals(
     own = bounds | {"advantages": signals.advantages, **signals.extras}
     given = {k: [*x.shape] for k, x in own.items() if not isinstance(x, (int, float))}
     rows, positions = rollouts.mask.shape
-    wanted = {k: [rows, positions if each else 1] for k, each in algorithm.per_token.items()}
+    wanted = {}
+    for name, per_token in algorithm.per_token.items():
+        wanted[name] = [rows, positions if per_token else 1]
     if given != wanted:
         raise ValueError(
             f"these are not signals of {algorithm.name} for these rollouts: their shapes are "
@@ -244,7 +246,9 @@ def _weights(
         return sampler_weights(method, config.cut, old, rollouts.gen_logprobs, mask, turn)
     weights = signals.extras.get(WEIGHTS)
     dtype = core.surrogate.working_dtype(logprobs)
-    return None if weights is None else weights.to(mask.device, dtype)
+    if weights is None:
+        return None
+    return weights.to(mask.device, dtype)
 
 
 def _penalty(

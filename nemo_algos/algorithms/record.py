@@ -139,8 +139,10 @@ def check(method: Any) -> None:
 
 
 def _check_choice(name: str, key: str, value: Any, known: tuple[str, ...]) -> None:
+    if value is None:
+        return
     several = isinstance(value, (set, frozenset, tuple, list))
-    for one in value if several else () if value is None else (value,):
+    for one in value if several else (value,):
         if one not in known:
             hint = did_you_mean(str(one), list(known))
             raise ValueError(f"{name}: unknown `{key}` {one!r}{hint}")
@@ -194,7 +196,11 @@ def check_shape(kernel: Any, name: str, value: Tensor, shape: Any, mask: Tensor)
     if not bad.any():
         return
     row = int(bad.nonzero()[0][0])
-    owner = kernel.bounds if bounds else kernel.advantages if name == "advantages" else kernel.base
+    owner = kernel.base
+    if bounds:
+        owner = kernel.bounds
+    elif name == "advantages":
+        owner = kernel.advantages
     signal = f"`{name}` of {owner.method.name}"
     if bounds:
         raise ValueError(

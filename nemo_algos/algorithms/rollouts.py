@@ -37,7 +37,10 @@ TURN_PART = re.compile("turn_([1-9][0-9]{0,2})")  # the part of the reward that 
 
 def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The fields as tensors, rewards in float64, the mask without masked rows; or ValueError."""
-    values: dict[str, Any] = {k: _tensor(k, v) if k in TENSORS else v for k, v in given.items()}
+    values = dict(given)
+    for name, value in given.items():
+        if name in TENSORS:
+            values[name] = _tensor(name, value)
     for name in ("group", "rewards", "mask", "old_logprobs"):
         if values[name] is None:
             raise ValueError(f"{name} is None: every method needs it")
@@ -128,7 +131,8 @@ def _parts(
     given: Mapping[str, Any] | None, weights: Mapping[str, float] | None, mask: Tensor
 ) -> dict[str, Tensor] | None:
     """Each part of the reward in float64; weights of parts that are there."""
-    if unknown := (weights or {}).keys() - (given or {}).keys():
+    unknown = (weights or {}).keys() - (given or {}).keys()
+    if unknown:
         listed = ", ".join(sorted(unknown))
         raise ValueError(f"`reward_weights` has keys that are not in `reward_parts`: {listed}")
     if given is None:
@@ -156,7 +160,9 @@ def _check_finite(name: str, values: Tensor) -> None:
 def _tensor(name: str, values: Any) -> Tensor | None:
     """Without gradient: all that flows in is constant for the loss. Texts become their number."""
     if values is None or isinstance(values, Tensor):
-        return values.detach() if values is not None and values.requires_grad else values
+        if values is not None and values.requires_grad:
+            return values.detach()
+        return values
     if name == "group" and all(isinstance(label, str) for label in values):
         values = [_number(label.encode()) for label in values]
     try:
@@ -279,7 +285,9 @@ class Rollouts:
     def kept(self) -> Tensor:
         """[B] bool: what `sample_mask` keeps."""
         everything = self.mask.new_ones(len(self))
-        return everything if self.sample_mask is None else self.sample_mask.bool()
+        if self.sample_mask is None:
+            return everything
+        return self.sample_mask.bool()
 
     @cached_property
     def marks(self) -> Tensor:

@@ -140,7 +140,8 @@ def exit_on_error() -> Iterator[None]:
     except ModuleNotFoundError as error:
         from nemo_algos.extras import install_of
 
-        if not (cure := install_of(error.name)):
+        cure = install_of(error.name)
+        if not cure:
             raise
         raise _exit(2, f"this command needs {error.name}, which is not installed: {cure}") from None
     except BrokenPipeError:

@@ -27,4 +27,6 @@ def describe(name: str) -> str:
     if first.startswith("#"):
         return first.lstrip("# ").removesuffix(", e.g.").removesuffix(":")
     block = config.shipped_method(name.removesuffix(".yaml"))
-    return f"countdown: {facts_of_config(name, block)['is']}" if block else ""
+    if block:
+        return f"countdown: {facts_of_config(name, block)['is']}"
+    return ""

@@ -37,9 +37,11 @@ def explain_key(key: str, release: Release) -> list[str]:
         if fnmatchcase(key, path):
             both = path.partition(".")[0] in SHARED
             meanings.setdefault(_describe(field), []).append("both engines" if both else who)
-    if (text := _of_nemo_rl(key, release)) is not None:
+    text = _of_nemo_rl(key, release)
+    if text is not None:
         meanings.setdefault(text, []).append(release.name)
-    if reason := SET_BY_METHOD.get(key.removeprefix("loss_fn.")):
+    reason = SET_BY_METHOD.get(key.removeprefix("loss_fn."))
+    if reason:
         meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
         known = sorted({path for _, path, _ in fields} | release.declared)
@@ -78,7 +80,9 @@ def _describe(field: FieldInfo) -> str:
 
 
 def _format(value: Any) -> str:
-    return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
+    if isinstance(value, BaseModel):
+        return "those of its keys"
+    return json.dumps(value)
 
 
 def _of_nemo_rl(key: str, release: Release) -> str | None:
@@ -95,4 +99,6 @@ def _of_nemo_rl(key: str, release: Release) -> str | None:
 
 
 def _named(who: list[str]) -> str:
-    return "every method" if len(who) == len(METHODS) else ", ".join(who)
+    if len(who) == len(METHODS):
+        return "every method"
+    return ", ".join(who)

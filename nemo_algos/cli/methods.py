@@ -48,12 +48,15 @@ def methods(
     console = Console(highlight=False)
     if name is not None:
         return details(console, asked[0])
-    families = {k: [(x, METHODS[x].paper) for x in names] for k, names in FAMILIES.items()}
-    families |= {"terms of the loss": [(t["method"], t["paper"]) for t in terms]}
-    for family, members in families.items():
-        console.print(f"[bold]{family}[/bold]")
-        for member, paper in members:
-            console.print(f"  {member:<23}{paper}", markup=False)
+    for family, names in FAMILIES.items():
+        _list(console, family, [(member, METHODS[member].paper) for member in names])
+    _list(console, "terms of the loss", [(term["method"], term["paper"]) for term in terms])
+
+
+def _list(console: Console, family: str, members: list[tuple[str, str]]) -> None:
+    console.print(f"[bold]{family}[/bold]")
+    for member, paper in members:
+        console.print(f"  {member:<23}{paper}", markup=False)
 
 
 def _verify(file: Path, tolerance: float | None) -> None:
@@ -82,7 +85,8 @@ def _verify(file: Path, tolerance: float | None) -> None:
 
 
 def _find(name: str) -> dict[str, Any]:
-    if name not in METHODS and (block := shipped_method(name)):
+    block = None if name in METHODS else shipped_method(name)
+    if block:
         return facts_of_config(name, block)
     if not name.startswith("terms."):
         return facts(find(name))

@@ -123,7 +123,8 @@ def _show(verdict: Diagnosis) -> None:
     console = Console(highlight=False)
     numbers = verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
-    counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
+    if numbers["not_finite"]:
+        counted += f" ({numbers['not_finite']:,} more are not finite)"
     console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
     _show_where(console, verdict)
@@ -160,4 +161,6 @@ def _show_where(console: Console, verdict: Diagnosis) -> None:
 
 
 def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

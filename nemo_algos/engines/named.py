@@ -25,7 +25,8 @@ def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
                 cure = ". It is in this folder: put PYTHONPATH=. before the command"
             elif error.name == first:
                 cure = ". Put PYTHONPATH=FOLDER, the folder that it is in, before the command"
-            if extra := install_of(error.name):
+            extra = install_of(error.name)
+            if extra:
                 cure = f": {extra}"
         raise ConfigError(
             [Finding(key, f"cannot import {name}: {type(error).__name__}: {error}{cure}")]

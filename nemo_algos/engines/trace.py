@@ -60,10 +60,14 @@ def line(
     """A response's line; mask, entropy and tokens (see tokens_of) [S]; about: the other keys."""
     values: dict[str, Any] = {"entropy": None if entropy is None else _numbers(entropy[mask])}
     values |= {name: _numbers(x[mask]) for name, x in tokens.items()}
-    bounds = {k: values[k] if tokens[k].isfinite().all() else None for k in ("low", "high")}
-    return about | values | bounds
+    for bound in ("low", "high"):
+        if not tokens[bound].isfinite().all():
+            values[bound] = None
+    return about | values
 
 
 def _numbers(values: Tensor) -> list[Any]:
     plain = values.tolist()
-    return plain if values.dtype == torch.bool else [float(f"{x:.{DIGITS}g}") for x in plain]
+    if values.dtype == torch.bool:
+        return plain
+    return [float(f"{x:.{DIGITS}g}") for x in plain]

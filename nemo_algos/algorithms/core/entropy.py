@@ -146,8 +146,9 @@ def logits_gradient(
 
     d log p(a) / dx_v = 1[v = a] - p_v;  dH / dx_v = -p_v (log p_v + H).
     """
-    zeros = torch.zeros_like(result.log_z)
-    grads = [zeros if g is None else g for g in (grad_logprobs, grad_entropy)]
+    grads = []
+    for given in (grad_logprobs, grad_entropy):
+        grads.append(torch.zeros_like(result.log_z) if given is None else given)
     local = shard.local(tokens)
     if _fused(logits):
         from nemo_algos.algorithms.core import entropy_triton

@@ -85,7 +85,9 @@ def scaled(
 
 def rounding(values: Tensor) -> Tensor:
     """A scalar: of all values, of any shape, two that are closer than this are equal."""
-    return EPS * values.abs().amax().clamp(min=1.0) if values.numel() else values.new_zeros(())
+    if values.numel():
+        return EPS * values.abs().amax().clamp(min=1.0)
+    return values.new_zeros(())
 
 
 def succeeded(rewards: Tensor) -> Tensor:

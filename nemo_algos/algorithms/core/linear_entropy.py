@@ -62,7 +62,9 @@ class _FromHidden(torch.autograd.Function):
         of_weight = torch.zeros_like(weight, dtype=entropy.working_dtype(weight))
         for c in _chunks(hidden, weight):
             rows = TokenEntropy(*(x[c] for x in result))
-            chosen = [None if g is None else g[c] for g in grads]
+            chosen = []
+            for grad in grads:
+                chosen.append(None if grad is None else grad[c])
             logits = hidden[c] @ weight.T
             slope = entropy.logits_gradient(logits, tokens[c], temperature, shard, rows, *chosen)
             of_hidden[c] = slope @ weight

@@ -20,7 +20,9 @@ def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 
 def _kept(x: Tensor, cut: Tensor) -> Tensor:
     """`cut`, with x's gradient where nothing was cut."""
-    return x.where(x == cut, cut) if x.requires_grad else cut
+    if x.requires_grad:
+        return x.where(x == cut, cut)
+    return cut
 
 
 def expm1(x: Tensor) -> Tensor:
@@ -80,7 +82,9 @@ class Counts:
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
     """float64 stays; anything else is computed in float32."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    if tensor.dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 def token_counts(mask: Tensor) -> Tensor:
@@ -98,7 +102,9 @@ def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
     dtype = working_dtype(a)
     gap = a.to(dtype) - b.to(dtype)
     cut = gap.detach().clamp(-limit, limit).where(mask, 0.0)
-    return gap.where(mask & (gap == cut), cut) if gap.requires_grad else cut
+    if gap.requires_grad:
+        return gap.where(mask & (gap == cut), cut)
+    return cut
 
 
 def clipped_surrogate(

@@ -18,7 +18,9 @@ def index(turn: Tensor, mask: Tensor) -> Tensor:
 
 def last(turn: Tensor, mask: Tensor) -> Tensor:
     """int64 [B]: the turn of each response's last token, 0 for an empty one."""
-    return index(turn, mask).amax(1) if mask.shape[1] else turn.new_zeros(len(turn)).long()
+    if mask.shape[1]:
+        return index(turn, mask).amax(1)
+    return turn.new_zeros(len(turn)).long()
 
 
 def returns(rewards: Tensor, earned: Tensor, turn: Tensor, last: Tensor) -> Tensor:

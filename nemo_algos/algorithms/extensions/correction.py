@@ -92,7 +92,9 @@ class CorrectionConfig(Section):
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
         name = data.get("preset") if isinstance(data, dict) else None
-        return PRESETS[name] | data if isinstance(name, str) and name in PRESETS else data
+        if isinstance(name, str) and name in PRESETS:
+            return PRESETS[name] | data
+        return data
 
     @field_validator("preset")
     @classmethod
@@ -147,7 +149,9 @@ class CorrectionConfig(Section):
                 f"rollout_is_threshold={high:g} is below 1, so a ratio of 1 would be cut (YAML "
                 "reads 0.5_5 as 0.55: write '0.5_5.0')"
             )
-        return ("tis", 0.0, high) if low is None else ("icepop", low, high)
+        if low is None:
+            return ("tis", 0.0, high)
+        return ("icepop", low, high)
 
     @property
     def rejections(self) -> dict[str, tuple[float, float]]:
@@ -157,7 +161,8 @@ class CorrectionConfig(Section):
         options = list(dict.fromkeys(_listed(self.rollout_rs)))
         if (given is None) != (not options):
             raise ValueError(f"`rollout_rs` and `{key}` need each other. Set both, or neither.")
-        if unknown := [option for option in options if option not in OPTIONS]:
+        unknown = [option for option in options if option not in OPTIONS]
+        if unknown:
             near = did_you_mean(unknown[0], OPTIONS)
             raise ValueError(f"unknown option of `rollout_rs`: {unknown[0]}{near}")
         thresholds = _listed(given)
@@ -177,10 +182,17 @@ def expected_product(tokens: int, cut: tuple[Cut, float, float], noise: float = 
     """
     kind, low, high = cut
     s = noise * math.sqrt(tokens)
-    normal = NormalDist()
-    inside = [normal.cdf((math.log(x) - s * s / 2) / s) if x else 0.0 for x in (low, high)]
-    above = 1 - normal.cdf((math.log(high) + s * s / 2) / s)
-    return inside[1] - inside[0] + (high * above if kind == "tis" else 0.0)
+    mean = _mean_below(high, s) - _mean_below(low, s)
+    if kind == "tis":
+        mean += high * (1 - NormalDist().cdf((math.log(high) + s * s / 2) / s))
+    return mean
+
+
+def _mean_below(weight: float, s: float) -> float:
+    """The part of the mean of W that values below `weight` have."""
+    if not weight:
+        return 0.0
+    return NormalDist().cdf((math.log(weight) - s * s / 2) / s)
 
 
 def vanishing(correction: CorrectionConfig, tokens: int) -> Iterator[Finding]:

@@ -108,11 +108,13 @@ class LossTerm:
         if not (isinstance(self.params, type) and issubclass(self.params, Section)):
             raise ValueError(f"{self.name}: params must be a subclass of nemo_algos.TermParams")
         needed = ["aggregation", *(["coef"] if self.coef is constant else [])]
-        if missing := [key for key in needed if key not in fields]:
+        missing = [key for key in needed if key not in fields]
+        if missing:
             raise ValueError(
                 f"{self.name}: params have no {missing[0]}. Derive them from nemo_algos.TermParams."
             )
-        if unknown := sorted(self.needs - {*get_args(Need)}):
+        unknown = sorted(self.needs - {*get_args(Need)})
+        if unknown:
             raise ValueError(f"{self.name}: unknown value {unknown[0]!r} in `needs`")
 
 
@@ -165,11 +167,9 @@ def losses(
     if not terms:
         return {}
     dtype = core.surrogate.working_dtype(logprobs)
-    values, entropy = (
-        x if x is None else x.to(dtype).where(mask, 0.0) for x in (logprobs, entropy)
-    )
-    assert values is not None
-    inputs = TermInputs(values, entropy, mask)
+    if entropy is not None:
+        entropy = entropy.to(dtype).where(mask, 0.0)
+    inputs = TermInputs(logprobs.to(dtype).where(mask, 0.0), entropy, mask)
     signals = signals.to(mask.device, dtype)
     return {f"terms/{each.term.name}": each.loss(inputs, signals) for each in terms}
 

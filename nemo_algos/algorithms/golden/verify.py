@@ -50,7 +50,9 @@ def read(path: Path) -> dict[str, Any]:
 def _with_inputs(case: Any, shared: Any) -> Any:
     """Where it only names them."""
     named = isinstance(case, dict) and isinstance(case.get("inputs"), str)
-    return case | {"inputs": shared.get(case["inputs"])} if named else case
+    if named:
+        return case | {"inputs": shared.get(case["inputs"])}
+    return case
 
 
 def errors_of(case: dict[str, Any]) -> list[Error]:
@@ -135,11 +137,20 @@ def error(got: Any, expected: Any, mask: Any) -> float:
     got, expected: numbers, [B] or [B,S], where null in `expected` is 0. mask: [B,S] bool. Raises
     ValueError where their shapes differ.
     """
-    pair = [np.asarray(got, dtype=float), np.nan_to_num(np.array(expected, dtype=float))]
-    if 2 in (pair[0].ndim, pair[1].ndim):
-        pair = [np.broadcast_to(x[:, None] if x.ndim == 1 else x, mask.shape)[mask] for x in pair]
-    errors = np.abs(pair[0] - pair[1]) / np.maximum(np.abs(pair[1]), 1)
+    got = np.asarray(got, dtype=float)
+    expected = np.nan_to_num(np.array(expected, dtype=float))
+    if 2 in (got.ndim, expected.ndim):
+        got = _on_mask(got, mask)
+        expected = _on_mask(expected, mask)
+    errors = np.abs(got - expected) / np.maximum(np.abs(expected), 1)
     return float(np.nan_to_num(errors, nan=1e308).max(initial=0))
+
+
+def _on_mask(values: Any, mask: Any) -> Any:
+    """The values at the mask's tokens; of [B] each sequence's at all of its tokens."""
+    if values.ndim == 1:
+        values = values[:, None]
+    return np.broadcast_to(values, mask.shape)[mask]
 
 
 def _error(got: Tensor, expected: Any, mask: Any = None) -> float:

@@ -65,7 +65,9 @@ def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROP
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
     """A' = A - sg[log s]."""
-    return signals.advantages - log_ratio if params.log_ratio_penalty else signals.advantages
+    if params.log_ratio_penalty:
+        return signals.advantages - log_ratio
+    return signals.advantages
 
 
 QUATRO = Method(

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,18 @@ NO_SHARES = ("clip/positive", "clip/negative", "ratio/p99", "ratio/max")  # not 
 padded = partial(pad_sequence, batch_first=True)
 
 
+class OfResponse(NamedTuple):
+    """What the loss needs of a response: its row in the signals of the whole rollout batch.
+
+    counts, batch_size: of its optimizer batch, in sequences and tokens, and as slime divides.
+    """
+
+    number: int
+    signals: na.Signals
+    counts: na.Counts
+    batch_size: int
+
+
 @torch.no_grad()
 def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     """For `custom_advantage_function_path`: the driver half.
@@ -49,19 +61,25 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
         if remark:
             warnings.warn(f"step 1: {remark}", stacklevel=2)
     signals = algorithm.signals(rollouts)
+    for name, value in signals.metrics.items():  # slime logs them
+        rollout_data[name] = torch.tensor(value)
     steps = torch.tensor(whole["step"])
     counts = [na.Counts.of(rollouts.mask[steps == step]) for step in steps.unique()]
-    rollout_data |= {k: torch.tensor(v) for k, v in signals.metrics.items()}  # slime logs them
-    shown = signals.advantages.expand(rollouts.mask.shape)
+    per_token = signals.advantages.expand(rollouts.mask.shape)
     signals = replace(signals, reports={}, mark=None)
-    numbers = rollout_data["partition"]
-    cuts = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
-    rows = zip(numbers, cuts, rollout_data["log_probs"], strict=True)
-    local = [slice_log_prob_with_cp(shown[i, : cut[1]], *cut).to(like) for i, cut, like in rows]
-    rollout_data |= {"advantages": local, "returns": [x.clone() for x in local]}
-    for number, tensor in zip(numbers, rollout_data["returns"], strict=True):
-        step = whole["step"][number]  # slime hands its loss these very tensors, and no new field
-        tensor.method = number, signals, counts[step], rollout_data["global_batch_sizes"][step]
+    rollout_data["advantages"] = []
+    rollout_data["returns"] = []
+    columns = ("partition", "total_lengths", "response_lengths", "log_probs")
+    rows = zip(*(rollout_data[name] for name in columns), strict=True)
+    for number, total, length, like in rows:
+        own = slice_log_prob_with_cp(per_token[number, :length], total, length).to(like)
+        returns: Any = own.clone()
+        step = whole["step"][number]
+        size = rollout_data["global_batch_sizes"][step]
+        # slime hands its loss these very tensors, and no new field
+        returns.method = OfResponse(number, signals, counts[step], size)
+        rollout_data["advantages"].append(own)
+        rollout_data["returns"].append(returns)
 
 
 def method_loss(
@@ -69,21 +87,29 @@ def method_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """For `custom_loss_function_path`: a micro-batch's, times the batch size slime divides by."""
     algorithm, config = judge(args)
-    if not all(hasattr(x, "method") for x in batch["returns"]):
+    if not all(hasattr(returns, "method") for returns in batch["returns"]):
         raise ValueError(
             "this version of slime copies `returns`, so the bounds are lost. Use slime 0.3.1."
         )
-    given = {k: batch[k] for k in SHAPES} | slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
+    given = {name: batch[name] for name in SHAPES}
+    given |= slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
     scored = slime_loss.get_log_probs_and_entropy(logits, args=args, with_entropy=True, **given)[1]
-    logprobs, entropy = (padded(_whole(scored[k], batch)) for k in ("log_probs", "entropy"))
+    logprobs = padded(_whole(scored["log_probs"], batch))
+    entropy = padded(_whole(scored["entropy"], batch))
     rollouts = _rollouts(_tokens(batch), [*range(len(logprobs))], torch.zeros(len(logprobs)))
-    numbers, wholes, counts, sizes = zip(*(x.method for x in batch["returns"]), strict=True)
-    signals = wholes[0][torch.tensor(numbers)][:, : logprobs.shape[1]]
-    loss = na.policy_loss(algorithm, logprobs, rollouts, signals, counts[0], config, entropy)
-    share = sizes[0] / mpu.get_context_parallel_world_size()  # whose ranks have the same loss each
-    shares = replace(loss.stats, sums=loss.stats.sums | vars(counts[0])).summary().items()
-    log = {k: logits.new_tensor(v * share) for k, v in shares if not k.startswith(NO_SHARES)}
-    graph = sum(x[:0].sum() for x in scored["log_probs"])  # of a rank with none of the tokens too
+    numbers = torch.tensor([returns.method.number for returns in batch["returns"]])
+    first: OfResponse = batch["returns"][0].method
+    signals = first.signals[numbers][:, : logprobs.shape[1]]
+    loss = na.policy_loss(algorithm, logprobs, rollouts, signals, first.counts, config, entropy)
+    # all ranks of context parallelism have the same loss
+    share = first.batch_size / mpu.get_context_parallel_world_size()
+    stats = replace(loss.stats, sums=loss.stats.sums | vars(first.counts))
+    log = {}
+    for name, value in stats.summary().items():
+        if not name.startswith(NO_SHARES):
+            log[name] = logits.new_tensor(value * share)
+    # of a rank with none of the tokens too
+    graph = sum(logprobs[:0].sum() for logprobs in scored["log_probs"])
     return loss.value * share + graph, log
 
 
@@ -95,27 +121,45 @@ def _whole(rows: list[Tensor], data: dict[str, Any]) -> list[Tensor]:
 
 @torch.no_grad()
 def _tokens(data: dict[str, Any]) -> Data:
-    known = {ours: data[theirs] for theirs, ours in FIELDS.items() if data.get(theirs)}
-    return {k: _whole(rows, data) for k, rows in known.items()} | {"mask": data["loss_masks"]}
+    tokens = {}
+    for theirs, ours in FIELDS.items():
+        if data.get(theirs):
+            tokens[ours] = _whole(data[theirs], data)
+    return tokens | {"mask": data["loss_masks"]}
 
 
 def _everyones(data: dict[str, Any]) -> Data:
     """The rows of all data-parallel ranks in order, on the CPU, and their optimizer batches."""
-    steps = [step for step, n in enumerate(data["num_microbatches"]) for _ in range(n)]
-    pieces = zip(steps, data["micro_batch_indices"], strict=True)
-    own = {
-        **{k: [x.cpu() for x in rows] for k, rows in _tokens(data).items()},
+    own: Data = {
         "number": data["partition"],
         "response": data["rollout_ids"],
         "rewards": data["rewards"],
-        "step": [step for step, rows in pieces for _ in rows],
+        "step": _steps(data),
     }
+    for name, tensors in _tokens(data).items():
+        own[name] = [tensor.cpu() for tensor in tensors]
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=False)
-    parts = [own] * mpu.get_data_parallel_world_size(with_context_parallel=False)
-    dist.all_gather_object(parts, own, group)
-    rows = {k: [x for part in parts for x in part[k]] for k in own}
-    order = sorted(range(len(rows["number"])), key=rows["number"].__getitem__)
-    return {k: [v[i] for i in order] for k, v in rows.items()}
+    ranks = [own] * mpu.get_data_parallel_world_size(with_context_parallel=False)
+    dist.all_gather_object(ranks, own, group)
+    whole: Data = {name: [] for name in own}
+    for rank in ranks:
+        for name in own:
+            whole[name] += rank[name]
+    order = sorted(range(len(whole["number"])), key=whole["number"].__getitem__)
+    for name, rows in whole.items():
+        whole[name] = [rows[i] for i in order]
+    return whole
+
+
+def _steps(data: dict[str, Any]) -> list[int]:
+    """The optimizer batch of each row of this rank, in the order of its micro-batches."""
+    of_micro_batches = []
+    for step, count in enumerate(data["num_microbatches"]):
+        of_micro_batches += [step] * count
+    of_rows = []
+    for step, rows in zip(of_micro_batches, data["micro_batch_indices"], strict=True):
+        of_rows += [step] * len(rows)
+    return of_rows
 
 
 def _groups(whole: Data, size: int) -> list[int]:

@@ -57,7 +57,8 @@ def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
     """The blocks `method:` and `loss_fn:` of args. Raises ConfigError with every finding."""
     algorithm = build(getattr(args, "method", None)).with_max_tokens(args.rollout_max_response_len)
     loss = validate(LossConfig, getattr(args, "loss_fn", None) or {}, "loss_fn")
-    if findings := [*misfits(algorithm, loss, args)]:
+    findings = [*misfits(algorithm, loss, args)]
+    if findings:
         raise ConfigError(findings)
     return algorithm, loss
 
@@ -71,7 +72,8 @@ def warn(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> None:
 
 def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator[Finding]:
     """Each with what to do about it."""
-    if missing := sorted(algorithm.needs - GIVEN):
+    missing = sorted(algorithm.needs - GIVEN)
+    if missing:
         yield Finding(
             "method", f"{algorithm.name} needs {', '.join(missing)}, which slime does not provide"
         )

@@ -70,7 +70,8 @@ HOOKS = (
     "_calculate_rewards", "_compute_loss", "_generate_and_score_completions",
     "_get_per_token_logps_and_entropies", "_prepare_inputs",
 )  # fmt: skip
-if missing := ", ".join(name for name in HOOKS if not hasattr(GRPOTrainer, name)):
+missing = ", ".join(name for name in HOOKS if not hasattr(GRPOTrainer, name))
+if missing:
     raise ImportError(f"TRL {version('trl')}: GRPOTrainer has no {missing}. {TESTED_TRL}")
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
@@ -155,7 +156,8 @@ def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iter
 
 def misfits(algorithm: Algorithm | None, args: GRPOConfig) -> Iterator[Finding]:
     """Each with what to do about it. algorithm: None where the method is wrong by itself."""
-    if algorithm and (missing := sorted(algorithm.needs - GIVEN)):
+    missing = sorted(algorithm.needs - GIVEN) if algorithm else []
+    if algorithm and missing:
         yield Finding(
             "method", f"{algorithm.name} needs {', '.join(missing)}, which TRL does not provide"
         )
@@ -235,7 +237,10 @@ class MethodTrainer(GRPOTrainer):
             method, loss_fn, args, named.get("rollout_func") is not None
         )
         super().__init__(*given, args=args, **named)
-        functions = [f if isinstance(f, torch.nn.Module) else finite(f) for f in self.reward_funcs]
+        functions = []
+        for function in self.reward_funcs:
+            model = isinstance(function, torch.nn.Module)
+            functions.append(function if model else finite(function))
         self.reward_funcs = functions
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
@@ -243,7 +248,8 @@ class MethodTrainer(GRPOTrainer):
         self._blocks = {"method": method, "loss_fn": loss_fn or {}}
         self._updates = updates_per_batch(args)
         self._warn()
-        if findings := [*unnamed_rewards(self.algorithm, self.reward_func_names)]:
+        findings = [*unnamed_rewards(self.algorithm, self.reward_func_names)]
+        if findings:
             raise ConfigError(findings)
         self._stats = None
         self._is_ours = False  # whether TRL has asked for our loss in this step
@@ -415,7 +421,9 @@ class MethodTrainer(GRPOTrainer):
         """What each term's weights add up to over these tokens: over its own batch, coef."""
         tokens = rollouts.lengths[:, None]
         sums = [(signals.extras[each.key] * tokens).sum() for each in self.algorithm.terms]
-        return torch.stack(sums) if sums else torch.zeros(0, device=tokens.device)
+        if sums:
+            return torch.stack(sums)
+        return torch.zeros(0, device=tokens.device)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         known = self._own.get(self.model.training)

@@ -69,7 +69,8 @@ NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; o
 
 def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Iterator[Finding]:
     """Each with what to do about it."""
-    if missing := sorted(algorithm.needs - GIVEN):
+    missing = sorted(algorithm.needs - GIVEN)
+    if missing:
         yield Finding(
             "method", f"{algorithm.name} needs {', '.join(missing)}, which verl does not provide"
         )
@@ -134,7 +135,8 @@ class MethodTrainer(PPOTrainerSync):
         limit = config.actor_rollout_ref.rollout.response_length
         self.algorithm = na.build(blocks.get("method")).with_max_tokens(limit)
         self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
-        if findings := [*misfits(self.algorithm, self.loss_config, config)]:
+        findings = [*misfits(self.algorithm, self.loss_config, config)]
+        if findings:
             raise na.ConfigError(findings)
         actor = config.actor_rollout_ref.actor
         batches = config.data.train_batch_size / actor.ppo_mini_batch_size

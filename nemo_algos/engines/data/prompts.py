@@ -60,11 +60,15 @@ class TrainedPrompt(PromptSection):
     def read(cls, model: Path) -> Self | None:
         """From a model's folder; None where it has none. Raises ValueError where it is broken."""
         path = model / FILE
-        return validate(cls, read_object(path), str(path)) if path.is_file() else None
+        if path.is_file():
+            return validate(cls, read_object(path), str(path))
+        return None
 
 
 def last_user_message(prompt: Asked) -> str:
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    if isinstance(prompt, str):
+        return prompt
+    return prompt[-1]["content"]
 
 
 def parse_question(value: Any, where: str) -> tuple[Asked, str | None]:

@@ -144,11 +144,14 @@ def number_rows(rows: list[dict[str, Any]], name: str) -> list[Row]:
 def _kind(path: Path) -> str:
     """Its suffix without .gz, where such files are read, else empty."""
     kind = Path(path.name.removesuffix(".gz")).suffix
-    return kind if kind in (".jsonl", ".json", ".csv", ".parquet") else ""
+    if kind in (".jsonl", ".json", ".csv", ".parquet"):
+        return kind
+    return ""
 
 
 def _parse(file: Path, found: bytes) -> list[Row]:
-    if not (kind := _kind(file)):
+    kind = _kind(file)
+    if not kind:
         raise ValueError(f"{file} is not supported. Convert it to {SUFFIXES}.")
     if kind == ".parquet":
         return number_rows([*parquet_rows(file)], str(file))
@@ -192,7 +195,9 @@ def after_hashes(answer: str) -> str:
     whole = ("", "", answer)
     _, hashes, gold = whole if _is_json(answer) else answer.rpartition("####")
     gold = gold.strip()
-    return gold.replace(",", "") if hashes and THOUSANDS.fullmatch(gold) else gold
+    if hashes and THOUSANDS.fullmatch(gold):
+        return gold.replace(",", "")
+    return gold
 
 
 def _is_json(text: str) -> bool:

@@ -39,7 +39,9 @@ class Arrival:
         if self.unchanged:
             return "none"
         explained = max(self.rounding, self.repeats, MOVED * FLOAT32)
-        return "part" if self.apart > APART * explained else ""
+        if self.apart > APART * explained:
+            return "part"
+        return ""
 
     @property
     def sentence(self) -> str:

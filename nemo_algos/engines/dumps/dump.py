@@ -106,14 +106,21 @@ def _prompt_length(arrays: dict[str, Any], mask: Any) -> Any:
         return np.asarray(arrays["prompt_mask"]).sum(1)
     if "prompts" in arrays and "attention_mask" in arrays:
         return np.asarray(arrays["attention_mask"])[:, : np.shape(arrays["prompts"])[1]].sum(1)
-    return np.asarray(mask).argmax(1) if "token_ids" in arrays and mask is not None else None
+    if "token_ids" in arrays and mask is not None:
+        return np.asarray(mask).argmax(1)
+    return None
 
 
 def unpack_row(row: dict[str, Any]) -> dict[str, Any]:
     """A line of NeMo-RL's, which are batches of one."""
     if "token_ids" not in row:
         return row
-    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
+    unpacked = {}
+    for name, value in row.items():
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        unpacked[name] = value
+    return unpacked
 
 
 class TooLarge(ValueError):
@@ -122,7 +129,8 @@ class TooLarge(ValueError):
 
 def refuse_large(numbers: int) -> None:
     """Raises TooLarge: a header may claim any size, and a stride of 0 takes no room on disk."""
-    if (size := numbers * BYTES) > LARGEST:
+    size = numbers * BYTES
+    if size > LARGEST:
         raise TooLarge(f"needs {size / 2**30:.0f} GiB of memory. Write fewer responses per file.")
 
 
@@ -192,7 +200,8 @@ class Dump:
             "top_logprobs": [() if top is None else (*shape, *top.shape[2:3])],
         }
         for name, array in self.arrays().items():
-            if array.shape not in (sizes := others.get(name, [shape])):
+            sizes = others.get(name, [shape])
+            if array.shape not in sizes:
                 wanted = " or ".join(str(list(size)) for size in sizes)
                 raise ValueError(f"{name} has shape {list(array.shape)}. It needs {wanted}.")
             if array.dtype.kind not in "biuf":
@@ -216,7 +225,8 @@ class Dump:
 def from_arrays(arrays: dict[str, Any]) -> Dump:
     """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
     ours = rename_columns(arrays)
-    if lacking := [name for name in NEEDED if name not in ours]:
+    lacking = [name for name in NEEDED if name not in ours]
+    if lacking:
         has = ", ".join(sorted(ours)[:12]) or "nothing"
         raise ValueError(f"lacks {', '.join(lacking)}; it has {has}{remedy(arrays) or WRITE}")
     known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
@@ -271,7 +281,8 @@ def _npz(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
         raise ValueError(f"cannot be read as .npz: {first_line(error)}{WRITE}") from None
-    if other := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+    other = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    if other:
         raise ValueError(f"cannot be read as .npz: {other[0]} is not an array{WRITE}")
     refuse_large(sum(array.size for array in found.values()))
     return found
@@ -282,13 +293,20 @@ def _jsonl(path: Path) -> dict[str, Any]:
     rows = [unpack_row(row) for row in read_lines(path)]
     if not rows:
         raise ValueError("is empty. Write one response a line.")
-    columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
-    ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
+    columns = {}
+    for name in rows[0]:
+        if _in_all(name, rows):
+            columns[name] = [row[name] for row in rows]
+    ids = columns.get("tokens", columns.get("token_ids"))
     if ids is None:
         return dict.fromkeys(rows[0])
-    lengths = [len(row) if isinstance(row, list) else 0 for row in ids]
-    shown = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return {"mask": shown} | {k: _column(k, v, lengths) for k, v in columns.items()}
+    lengths = []
+    for row in ids:
+        lengths.append(len(row) if isinstance(row, list) else 0)
+    arrays: dict[str, Any] = {"mask": np.arange(max(lengths)) < np.array(lengths)[:, None]}
+    for name, column in columns.items():
+        arrays[name] = _column(name, column, lengths)
+    return arrays
 
 
 def _in_all(name: str, rows: list[dict[str, Any]]) -> bool:

@@ -56,22 +56,27 @@ def responses(dump: Dump, longest: int | None = None) -> Iterator[Response]:
     start = _starts(dump)
     version = dump.weights_version
     length = dump.mask.argmax(1) - start
-    step = 0 if version is None else version.max() if dump.step is None else dump.step
+    step = dump.step
+    if step is None and version is not None:
+        step = version.max()
     for i, there in enumerate(dump.mask & finite):
         if not there.any():
             continue
         at = np.flatnonzero(there)[:longest]
-        oldest = (
-            0 if version is None else np.min(version[i][at] if version.ndim == 2 else version[i])
-        )
+        age = None
+        if version is not None:
+            age = int(step - np.min(version[i][at] if version.ndim == 2 else version[i]))
+        entropy = None
+        if dump.entropy is not None:
+            entropy = dump.entropy[i, at].astype(np.float64)
         yield Response(
             ids=dump.tokens[i, start[i] : at[-1] + 1],
             at=at - start[i],
             sampler=dump.sampler_logprobs[i, at].astype(np.float64),
             trainer=dump.trainer_logprobs[i, at].astype(np.float64),
             widths={n: int(length[i - i % n : i - i % n + n].max()) for n in MICRO_BATCHES},
-            entropy=None if dump.entropy is None else dump.entropy[i, at].astype(np.float64),
-            age=None if version is None else int(step - oldest),
+            entropy=entropy,
+            age=age,
         )
 
 

@@ -122,7 +122,8 @@ class Watch:
             said = [f"step {step}: {error}"]
             if self.settings.probe and step not in self.steps and ask:
                 asked, sums = ask()
-                if remark := self.probed(step, asked, sums)[1]:
+                remark = self.probed(step, asked, sums)[1]
+                if remark:
                     said.append(f"The probe: {remark}.")
             if due and self.folder and mask.any():
                 said.append(f"For the cause: nemo-algos mismatch {self._file('mismatch', step)}")

@@ -68,7 +68,9 @@ def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
     """The program's sources, to run one after the other in one module."""
     code = code_block(response, entry_point)
     continues = entry_point and not _defines(code, entry_point)
-    return [prompt + code] if continues else [prompt, code]
+    if continues:
+        return [prompt + code]
+    return [prompt, code]
 
 
 def protections() -> list[str]:
@@ -107,13 +109,14 @@ def blocks(text: str) -> list[tuple[str, str]]:
             found[-1][1].append(line)
             continue
         start, fence, info = alone.groups() if alone else _behind_text(line)
+        single = SINGLE.search(line)
         if inside and not re.fullmatch(r"\w+", info.strip()):
             fence = ""
             margin = ""
         elif fence:
             margin = margin if inside else start
             found.append((info.strip().partition(" ")[0].lower(), []))
-        elif single := SINGLE.search(line):
+        elif single:
             found.append((single[1].lower(), [single[2]]))
     return [(mark, "\n".join(lines) + "\n") for mark, lines in found]
 

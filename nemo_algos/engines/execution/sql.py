@@ -140,4 +140,6 @@ def _begins(path: str) -> bytes:
 
 def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:
     allowed = action in ALLOWED and name != "load_extension"
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+    if allowed:
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY

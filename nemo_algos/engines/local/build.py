@@ -42,7 +42,8 @@ def build_trainer(
     task = resolve_name(OURS.get(data.task, data.task))(data, config.grpo.seed)
     rescores = not config.rollout_correction.bypass_mode
     policy = policy_of(config.policy, data.rules, console, rescores)
-    if limit := data.max_input_seq_length:
+    limit = data.max_input_seq_length
+    if limit:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:

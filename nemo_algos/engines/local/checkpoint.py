@@ -73,7 +73,8 @@ def latest(folder: Path) -> Path | None:
 
 def load(path: Path) -> dict[str, Any]:
     """A saved state. Raises ValueError for what is none, is damaged, or holds objects."""
-    if damaged := _find_damage(path):
+    damaged = _find_damage(path)
+    if damaged:
         raise ValueError(
             f"{path} is damaged: the bytes of {damaged} differ from what was saved. "
             "Delete the file to resume from the previous checkpoint."

@@ -82,22 +82,26 @@ def sample(
         answered += zip(asked, texts, strict=True)
         lengths += experience.mask.sum(1).tolist()
         verdicts += judgements
-        first += [
-            Shown(last_user_message(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]
-        ]
+        for example, text, verdict in judged[::samples]:
+            first.append(Shown(last_user_message(task.prompt(example)), text, verdict.reward))
     rewards = torch.tensor([verdict.reward for verdict in verdicts], dtype=torch.float64)
-    right = zip(answered, succeeded(rewards).tolist(), strict=True)
-    solutions = [task.solution(*response) if success else None for response, success in right]
-    starts = range(0, len(solutions), samples or 1)
-    grouped = [solutions[i : i + samples] for i in starts]
-    sizes = [lengths[i : i + samples] for i in starts]
+    solutions = []
+    for response, success in zip(answered, succeeded(rewards).tolist(), strict=True):
+        solutions.append(task.solution(*response) if success else None)
+    grouped = []
+    sizes = []
+    for i in range(0, len(solutions), samples or 1):
+        grouped.append(solutions[i : i + samples])
+        sizes.append(lengths[i : i + samples])
     return Sampled(grouped, sizes, verdicts, first)
 
 
 def names(samples: int, rewards: Iterable[str] = ()) -> list[str]:
     """What `measured` gives for so many samples, judged by named rewards or by one without ("")."""
     known = ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"]
-    return [*known, *(f"reward/{name}" for name in rewards if name)] if samples else []
+    if samples:
+        return [*known, *(f"reward/{name}" for name in rewards if name)]
+    return []
 
 
 def measure(found: Sampled) -> dict[str, float]:
@@ -116,7 +120,9 @@ def measure(found: Sampled) -> dict[str, float]:
         correct.append(len(right))
         distinct.append(len(set(right)))
     passed = pass_at_k(correct, samples, [k for k in KS if k <= samples]).mean(0).tolist()
-    named = {name: fmean(v.reward for v in of) for name, of in parts(found.verdicts).items()}
+    named = {}
+    for name, verdicts in parts(found.verdicts).items():
+        named[name] = fmean(verdict.reward for verdict in verdicts)
     accuracy = fmean(verdict.reward for verdict in found.verdicts)
     values = (accuracy, *passed, fmean(distinct), *named.values())
     return dict(zip(names(samples, named), values, strict=True))

@@ -56,7 +56,8 @@ class Experience:
     def check_finite(self) -> None:
         """Raises FloatingPointError where a token's log-prob or entropy is not finite."""
         finite = self.logprobs.isfinite() & self.gen_logprobs.isfinite() & self.entropy.isfinite()
-        if broken := int((self.mask & ~finite).sum()):
+        broken = int((self.mask & ~finite).sum())
+        if broken:
             raise FloatingPointError(
                 f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or entropy "
                 "that is not finite. The learning rate is probably too high. "
@@ -159,9 +160,15 @@ def generate(
 
 def _turns(experience: Experience) -> list[Turn]:
     """Each response without padding."""
-    every = {name: getattr(experience, name) for name in OF_TOKENS}
-    columns = {name: column for name, column in every.items() if column is not None}
-    return [{k: x[i][m] for k, x in columns.items()} for i, m in enumerate(experience.mask)]
+    columns = {}
+    for name in OF_TOKENS:
+        column = getattr(experience, name)
+        if column is not None:
+            columns[name] = column
+    turns = []
+    for i, mask in enumerate(experience.mask):
+        turns.append({name: column[i][mask] for name, column in columns.items()})
+    return turns
 
 
 def _environment_turn(ids: list[int], turn: Turn) -> Turn:
@@ -177,8 +184,10 @@ def _tokens(turns: list[Turn]) -> list[int]:
 def _join(experience: Experience, turns: list[list[Turn]]) -> Experience:
     columns = dict[str, Tensor]()
     for name in turns[0][0]:
-        responses = [torch.cat([turn[name] for turn in row]) for row in turns]
+        responses = []
+        for row in turns:
+            responses.append(torch.cat([turn[name] for turn in row]))
         columns[name] = pad_sequence(responses, batch_first=True)
-    lengths = torch.tensor([[len(_tokens(row))] for row in turns])
-    shown = torch.arange(columns["mask"].shape[1]) < lengths
+    lengths = torch.tensor([len(_tokens(row)) for row in turns])
+    shown = torch.arange(columns["mask"].shape[1]) < lengths[:, None]
     return replace(experience, **columns, shown=shown)

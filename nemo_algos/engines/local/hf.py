@@ -35,7 +35,9 @@ def cache_name() -> str:
     """The name of the cache in a model's arguments and outputs, which transformers 5.24 changed."""
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
-    return "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
+    if hasattr(CausalLMOutputWithPast, "cache"):
+        return "cache"
+    return "past_key_values"
 
 
 class HFPolicy:
@@ -86,7 +88,9 @@ class HFPolicy:
         )
         if self.config.generation.support_replay:
             drawn = replace(drawn, support=_concatenate(support, 0))
-        return self._rescore(drawn) if self.rescores else drawn
+        if self.rescores:
+            return self._rescore(drawn)
+        return drawn
 
     @torch.no_grad()
     def _sample(

@@ -41,12 +41,16 @@ def add_adapters(model: nn.Module, section: LoraSection) -> nn.Module:
 def _pattern(names: list[str]) -> str | None:
     """A regular expression of NeMo-RL's module names, in which * stands for anything."""
     wild = (re.escape(name).replace(r"\*", ".*") for name in names)
-    return rf"(.*\.)?({'|'.join(wild)})" if names else None
+    if names:
+        return rf"(.*\.)?({'|'.join(wild)})"
+    return None
 
 
 def merge(model: Any) -> Any:
     """A copy with the adapters added to its weights; a model without any as it is."""
-    return copy.deepcopy(model).merge_and_unload() if hasattr(model, "peft_config") else model
+    if hasattr(model, "peft_config"):
+        return copy.deepcopy(model).merge_and_unload()
+    return model
 
 
 def trainable_state(model: nn.Module) -> dict[str, Tensor]:
@@ -58,7 +62,8 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
 
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raises RuntimeError for the state of another model."""
-    if odd := state.keys() ^ trainable_state(model).keys():
+    odd = state.keys() ^ trainable_state(model).keys()
+    if odd:
         raise RuntimeError(f"it belongs to another model or other adapters: {sorted(odd)[0]}")
     model.load_state_dict(state, strict=False)
 

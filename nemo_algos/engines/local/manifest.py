@@ -103,7 +103,11 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     written = resolve(OmegaConf.create(manifest["config"]))
     before = to_json(validate(LocalConfig, reconcile(written)))
     found = differences(before, now)
-    refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
+    refused = []
+    for change in found:
+        reason = _reason(change.key)
+        if reason:
+            refused.append(f"{change} ({reason})")
     if refused:
         listed = "\n  ".join(refused)
         raise ValueError(
@@ -145,7 +149,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[Difference]:
         keys = dict.fromkeys([*old, *new])
         leaves = (differences(old.get(k), new.get(k), f"{path}.{k}".strip(".")) for k in keys)
         return [difference for found in leaves for difference in found]
-    return [] if old == new else [Difference(path, old, new)]
+    if old == new:
+        return []
+    return [Difference(path, old, new)]
 
 
 def foreign(config: Any, path: str = "") -> dict[str, str]:

@@ -57,7 +57,9 @@ class Observer:
         """A probe: some of the first responses, each twice, which shows rounding; checksums."""
         self.probe = self.probe or experience
         rows = torch.arange(min(PROBED, len(self.probe.group))).repeat(2)
-        asked = {k: x[rows] if x.dim() else x for k, x in columns(step, self.probe).items()}
+        asked = {}
+        for name, column in columns(step, self.probe).items():
+            asked[name] = column[rows] if column.dim() else column
         for name, policy in (("sampler_logprobs", self.sampler), ("trainer_logprobs", self.policy)):
             found = policy.logprobs(self.probe, rows).where(self.probe.mask[rows], 0.0).cpu()
             asked[name] = F.pad(found, (self.probe.prompts.shape[1], 0))

@@ -73,7 +73,9 @@ def micro_batches(
     padding.
     """
     if not policy.dynamic_batching.enabled:
-        return list(rows.split(policy.train_micro_batch_size)) if len(rows) else []
+        if len(rows):
+            return list(rows.split(policy.train_micro_batch_size))
+        return []
     tree, (prompts, lengths) = trees(experience, rows, policy, width), _lengths(experience, rows)
     tokens = torch.zeros_like(tree.unique()).scatter(0, tree, prompts).index_add(0, tree, lengths)
     batches = list[Tensor]()

@@ -70,12 +70,14 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
     143, where a signal stopped it.
     """
     torch.set_num_threads(threads_of(config.policy))
-    if wrong := rehearse(config.policy.optimizer, config.policy.scheduler):
+    wrong = rehearse(config.policy.optimizer, config.policy.scheduler)
+    if wrong:
         raise ConfigError(wrong)
     with Stop() as stop, open_folder(folder, Path(config.logger.log_dir)) as place:
         try:
             begun = _begun(place, config, algorithm.name, console)
-            if said := finished_message(place, config) if begun else "":
+            said = finished_message(place, config) if begun else ""
+            if said:
                 return say(console, said)
             say(console, f"loading {config.policy.model_name}")
             trainer = build_trainer(config, algorithm, console)
@@ -98,7 +100,8 @@ def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> 
     step = max(there, default=0)
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
-        if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
+        steps = change.old
+        if change.key == "grpo.max_num_steps" and _lasts(config, steps):
             say(
                 console,
                 f"`policy.scheduler` still ends at step {steps}. Set it explicitly to extend it.",
@@ -127,7 +130,8 @@ class TrainingRun:
 
     def go(self) -> None:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
-        if path := checkpoint.latest(self.checkpoints):
+        path = checkpoint.latest(self.checkpoints)
+        if path:
             self._resume(path)
         done = self.trainer.step_number
         dump = manifest.to_json(self.config)
@@ -209,7 +213,8 @@ class TrainingRun:
             seed=SEED,
             track=partial(self.screen.track, doing=f"evaluating at step {step}"),
         )
-        if values := measure(found):
+        values = measure(found)
+        if values:
             self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
             self.trainer.remarks.held_out[step] = values["accuracy"]
             self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)
@@ -319,7 +324,8 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     }
     (folder / "summary.json").write_text(json.dumps(found, indent=2))
     steps = {"before": 0, "after": step} | ({f"best, step {best}": best} if best else {})
-    if ended := threshold_message(record.config.grpo, record.held_out(step)):
+    ended = threshold_message(record.config.grpo, record.held_out(step))
+    if ended:
         say(console, f"ended early{ended}")
     _say(
         console,
@@ -339,7 +345,9 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
 def _title(record: Record, method: str) -> str:
     """The run's name, which may be its config's, and its method."""
     name = Path(record.config.logger.log_dir).name
-    return method if name in ("", method) else f"{name} ({method})"
+    if name in ("", method):
+        return method
+    return f"{name} ({method})"
 
 
 def _best(trainer: Trainer, record: Record) -> int:
@@ -364,10 +372,15 @@ def _save(trainer: Trainer, folder: Path) -> None:
 def _say(console: Console, title: str, evaluations: Mapping[str, dict[str, float]]) -> None:
     """A table of the evaluations; accuracy is pass@1 where rewards are 0 and 1."""
     there = {label: values for label, values in evaluations.items() if values}
-    names = dict.fromkeys(name for values in there.values() for name in values)
+    names: dict[str, None] = {}  # in order, each once
+    for values in there.values():
+        names |= dict.fromkeys(values)
     if all(math.isclose(v["accuracy"], v.get("pass@1", math.nan)) for v in there.values()):
         names.pop("accuracy", None)
     table = Table("held out", *(Column(name, justify="right") for name in names), title=title)
     for label, values in there.items():
-        table.add_row(label, *(f"{values[n]:.3f}" if n in values else "-" for n in names))
+        cells = []
+        for name in names:
+            cells.append(f"{values[name]:.3f}" if name in values else "-")
+        table.add_row(label, *cells)
     console.print(table if there else title)

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from nemo_algos.engines.local.evaluation import Shown
 from nemo_algos.engines.remarks import HELD_OUT
+from nemo_algos.untrusted import one_line
 
 SHOWN = {
     "reward": "reward/mean",
@@ -107,21 +108,30 @@ class Screen:
         return time.monotonic() - self.spoke >= SILENCE
 
     def _show(self) -> Group:
-        names = {k: v for k, v in SHOWN.items() if any(v in row for row in self.rows)}
+        names = {k: v for k, v in SHOWN.items() if self._has(v)}
         columns = [Column(name, justify="right") for name in ("step", *names)]
         table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for row in self.rows:
-            cells = (_short(row[name]) if name in row else "" for name in names.values())
-            table.add_row(str(int(row["step"])), *cells)
-        return Group(*[table] * bool(self.rows), self.bar)
+            cells = [str(int(row["step"]))]
+            for name in names.values():
+                cells.append(_short(row[name]) if name in row else "")
+            table.add_row(*cells)
+        if self.rows:
+            return Group(table, self.bar)
+        return Group(self.bar)
+
+    def _has(self, metric: str) -> bool:
+        return any(metric in row for row in self.rows)
 
 
 def _short(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
+    if abs(value) >= 0.01:
+        return f"{value:.3g}"
+    return f"{value:.2g}"
 
 
 def _printable(text: str) -> str:
     """Its beginning, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in text.strip()[:LONGEST])
+    return one_line(text.strip()[:LONGEST])

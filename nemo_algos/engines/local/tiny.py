@@ -203,7 +203,9 @@ class Tiny(nn.Module):
 
     def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
         """[N,T,K] of each layer, of [N,T,layers,K]."""
-        return [None] * len(self.layers) if experts is None else experts.unbind(2)
+        if experts is None:
+            return [None] * len(self.layers)
+        return experts.unbind(2)
 
 
 def _put(cached: Tensor, length: int, new: Tensor) -> Tensor:

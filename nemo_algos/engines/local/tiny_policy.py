@@ -71,7 +71,9 @@ class TinyPolicy:
         all_shown = torch.ones_like(ids).bool()
         routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
         drawn = Experience(ids, all_shown, group, *columns, routed_experts=routes)
-        return replace(drawn, support=support) if self.sampling.support_replay else drawn
+        if self.sampling.support_replay:
+            return replace(drawn, support=support)
+        return drawn
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         logits, tokens, row, kept, _ = self._logits(experience, rows)

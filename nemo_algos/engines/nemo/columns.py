@@ -24,16 +24,21 @@ def names(algorithm: Algorithm) -> dict[str, str]:
 def write(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
     """The columns by key, float32: [B] per sequence, [B,S] per token."""
     tensors: dict[str, Any] = {"low": signals.low, "high": signals.high, **signals.extras}
-    return {
-        key: (tensors[k] if algorithm.per_token[k] else _row(tensors[k])).float().contiguous()
-        for k, key in names(algorithm).items()
-    }
+    columns = {}
+    for name, key in names(algorithm).items():
+        column = tensors[name] if algorithm.per_token[name] else _row(tensors[name])
+        columns[key] = column.float().contiguous()
+    return columns
 
 
 def widen(columns: Mapping[str, Tensor], shape: torch.Size) -> dict[str, Tensor]:
     """All of them [B,S], the one shape that every data plane carries."""
-    wide = {k: v if v.dim() == 2 else v[:, None] for k, v in columns.items()}
-    return {k: v.expand(shape).contiguous() for k, v in wide.items()}
+    wide = {}
+    for key, column in columns.items():
+        if column.dim() != 2:
+            column = column[:, None]
+        wide[key] = column.expand(shape).contiguous()
+    return wide
 
 
 def read(data: Mapping[str, Any], algorithm: Algorithm) -> Signals:
@@ -45,10 +50,10 @@ def read(data: Mapping[str, Any], algorithm: Algorithm) -> Signals:
     """
     keys = {"advantages": "advantages", **names(algorithm)}
     wide = {**algorithm.per_token, "advantages": not algorithm.one_advantage}
-    signals = {
-        k: data[keys[k]][:, 1:] if per_token else _row(data[keys[k]])[:, None]
-        for k, per_token in wide.items()
-    }
+    signals = {}
+    for name, per_token in wide.items():
+        column = data[keys[name]]
+        signals[name] = column[:, 1:] if per_token else _row(column)[:, None]
     low, high = algorithm.constant_bounds or (signals.pop("low"), signals.pop("high"))
     return Signals(signals.pop("advantages"), low, high, signals)
 

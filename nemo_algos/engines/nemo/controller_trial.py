@@ -105,5 +105,7 @@ def _record() -> tuple[Any, int]:
         "extra_env_info": {},
         "rollout_metrics": metrics,
     }
-    width = max(sum(len(m["token_ids"]) for m in log) for log in rows["message_log"])
+    width = 0
+    for log in rows["message_log"]:
+        width = max(width, sum(len(message["token_ids"]) for message in log))
     return trial.filled(PromptGroupRecord, group), width

@@ -54,12 +54,18 @@ class VerifierEnvironment(BaseMathEnvironment):
     ) -> EnvironmentReturn[Any]:
         """B conversations to rewards [B] float32; ValueError where the verifier does not load."""
         responses = [_response(conversation) for conversation in message_log_batch]
-        verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
-        rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)
-        answers = [self._extract(r) for r in responses] if return_extracted_answer else None
-        said = ["correct" if success else "incorrect" for success in succeeded(rewards)]
+        golds = [str(row["ground_truth"]) for row in metadata]
+        verdicts = self._pool.score(responses, golds)
+        rewards = torch.tensor([verdict.reward for verdict in verdicts], dtype=torch.float32)
+        answers = None
+        if return_extracted_answer:
+            answers = [self._extract(response) for response in responses]
+        observations = []
+        for success in succeeded(rewards):
+            judgement = "correct" if success else "incorrect"
+            observations.append({"role": "environment", "content": f"Environment: {judgement}"})
         return EnvironmentReturn(
-            observations=[{"role": "environment", "content": f"Environment: {s}"} for s in said],
+            observations=observations,
             metadata=metadata,
             next_stop_strings=[None] * len(verdicts),
             rewards=rewards,

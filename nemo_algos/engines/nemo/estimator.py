@@ -205,15 +205,18 @@ class Estimator:
         wanted = given is None and "gen_logprobs" in self.algorithm.needs
         if not wanted or "message_log" not in batch:
             return given
-        logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])
-        rows = [torch.cat(messages) for messages in logs]
-        return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
+        rows = []
+        for log in batch["message_log"]:
+            row = torch.cat([message["generation_logprobs"] for message in log])
+            rows.append(F.pad(row, (0, width - len(row))))
+        return torch.stack(rows)
 
     def _last_turn(self, mask: Tensor, batch: Any) -> Tensor:
         """[B]: of rows too that NeMo-RL masks out, whose mask [B,S] has no token left."""
         if self.masks is None and "message_log" in batch:
-            logs = batch["message_log"]
-            answers = [sum(m["role"] == "assistant" for m in messages) for messages in logs]
+            answers = []
+            for log in batch["message_log"]:
+                answers.append(sum(message["role"] == "assistant" for message in log))
             return torch.tensor(answers).sub(1).clamp(min=0)
         tokens = mask if self.masks is None else self.masks[0].bool()
         return turns.last(turns.runs(tokens), tokens)
@@ -230,7 +233,9 @@ class Estimator:
             return sample_mask.bool()
         if masks is None:
             multiplier = (batch or {}).get("loss_multiplier")
-            return None if multiplier is None else multiplier.bool()
+            if multiplier is None:
+                return None
+            return multiplier.bool()
         tokens, sample = (m.bool() for m in masks)
         return sample & (mask.bool().any(1) | ~tokens.any(1))
 
@@ -264,7 +269,9 @@ def masked_mean(values: Tensor, mask: Tensor) -> float:
 
 def tensor_of(result: Any) -> Tensor:
     """The advantages of what compute_advantage returns."""
-    return result if isinstance(result, Tensor) else result.advantages
+    if isinstance(result, Tensor):
+        return result
+    return result.advantages
 
 
 def check_complete(group: Tensor, size: int) -> None:

@@ -272,7 +272,9 @@ def read_tokenizer(master_config: Any) -> tuple[Any, Any]:
     """The model's tokenizer, and its processor where there are images."""
     vlm = is_vlm(master_config.data)
     reader = get_tokenizer(versions.get(master_config.policy, "tokenizer"), get_processor=vlm)
-    return (reader.tokenizer, reader) if vlm else (reader, None)
+    if vlm:
+        return (reader.tokenizer, reader)
+    return (reader, None)
 
 
 def prepare(master_config: Any, tokenizer: Any) -> None:
@@ -318,7 +320,9 @@ def precision_of(cfg: Any) -> str:
     """The lowest of vLLM and Megatron, where it is FP8."""
     served = versions.get(versions.get(cfg.policy["generation"], "vllm_cfg"), "precision")
     trained = versions.get(versions.get(cfg.policy, "megatron_cfg"), "fp8_cfg")
-    return "fp8" if versions.get(trained, "enabled") else str(served)
+    if versions.get(trained, "enabled"):
+        return "fp8"
+    return str(served)
 
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:
@@ -327,7 +331,9 @@ def fused_logprobs(master_config: Any) -> dict[str, bool]:
     fused = versions.get(megatron, "enabled") and versions.get(
         megatron, "use_fused_linear_logprobs"
     )
-    return {"use_fused_linear_logprobs": True} if fused else {}
+    if fused:
+        return {"use_fused_linear_logprobs": True}
+    return {}
 
 
 def uses_single_controller(master_config: Any) -> bool:
@@ -355,7 +361,8 @@ def trainer(master_config: Any) -> Callable[..., None]:
 def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., Any] | None:
     """NeMo-RL's policy; with workers that give entropies where the method needs them."""
     extension: dict[str, Any] = {}
-    if kind := next((KINDS[need] for need in KINDS if need in algorithm.needs), None):
+    kind = next((KINDS[need] for need in KINDS if need in algorithm.needs), None)
+    if kind:
         sections = {name: versions.get(master_config.policy, name) for name in WORKERS}
         backend = next(name for name in sections if versions.get(sections[name], "enabled"))
         name = worker_env.register_worker(WORKERS[backend], kind)

@@ -46,7 +46,9 @@ def estimator_name() -> str:
     """What a config calls our estimator: ESTIMATOR, where NeMo-RL's type takes any name."""
     kind = getattr(advantage_estimator, "AdvEstimatorConfig", None)  # not in v0.7.0
     try:
-        return kind(name=ESTIMATOR).name if kind else ESTIMATOR
+        if kind:
+            return kind(name=ESTIMATOR).name
+        return ESTIMATOR
     except ValidationError:
         return "grpo"
 
@@ -135,8 +137,10 @@ class Scored:
 
     def _judged(self, rewards: Tensor, unshaped: Tensor | None) -> list[Tensor]:
         """The rewards [B] before their shaping, which grpo_train passes; or their parts."""
-        if self.parts and (found := [*reward_parts(self.batch).values()]):
-            return found
+        if self.parts:
+            rewards_by_part = [*reward_parts(self.batch).values()]
+            if rewards_by_part:
+                return rewards_by_part
         kept: Tensor = self.batch.get("unshaped_total_reward", rewards)
         return [kept if unshaped is None else unshaped]
 

@@ -187,7 +187,10 @@ class PolicyProxy:
 
     def _see_arrival(self) -> None:
         """Add how far the probe's log-probs moved to the metrics; say where weights are missing."""
-        if not self._probe or (asked := self._probe.columns(self._policy)) is None:
+        if not self._probe:
+            return
+        asked = self._probe.columns(self._policy)
+        if asked is None:
             return
         moved, remark = self._watch.probed(self._step + 1, asked, self._probe.sums)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}

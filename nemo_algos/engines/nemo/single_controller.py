@@ -9,6 +9,7 @@ chunks are one optimizer step. Tensors travel through TransferQueue, by name.
 import functools
 import inspect
 import runpy
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -271,26 +272,40 @@ def prompts(input_ids: Tensor, token_mask: Tensor) -> Tensor:
 
 def join(chunks: Any) -> dict[str, Tensor]:
     """The columns [B] and [B,S] of all chunks, as wide as the widest."""
-    width = max(x.shape[1] for chunk in chunks for x in chunk.values() if x.dim() == 2)
-    names = chunks[0].keys()
-    return {name: torch.cat([_pad(chunk[name], width) for chunk in chunks]) for name in names}
+    width = 0
+    for chunk in chunks:
+        for column in chunk.values():
+            if column.dim() == 2:
+                width = max(width, column.shape[1])
+    joined = {}
+    for name in chunks[0]:
+        joined[name] = torch.cat([_pad(chunk[name], width) for chunk in chunks])
+    return joined
 
 
 def whole(parts: Any) -> Rollouts:
     """One Rollouts of all chunks, with the fields that a trace reads."""
-    names = ("group", "rewards", "mask", "old_logprobs", "entropy")
-    found = [{name: getattr(part, name) for name in names} for part in parts]
-    given: Any = join([{k: v for k, v in one.items() if v is not None} for one in found])
+    chunks = []
+    for part in parts:
+        fields = {}
+        for name in ("group", "rewards", "mask", "old_logprobs", "entropy"):
+            value = getattr(part, name)
+            if value is not None:
+                fields[name] = value
+        chunks.append(fields)
+    given: Any = join(chunks)
     return Rollouts(**given)
 
 
 def mean(metrics: Any, rows: list[int]) -> dict[str, float]:
     """Each metric's mean over the chunks that have it, weighted by their rows."""
-    found: dict[str, list[tuple[float, int]]] = {}
+    totals = defaultdict[str, float](float)
+    counts = defaultdict[str, int](int)
     for chunk, n in zip(metrics, rows, strict=True):
         for name, value in chunk.items():
-            found.setdefault(name, []).append((value, n))
-    return {k: sum(x * n for x, n in of) / sum(n for _, n in of) for k, of in found.items()}
+            totals[name] += value * n
+            counts[name] += n
+    return {name: total / counts[name] for name, total in totals.items()}
 
 
 def _place(meta: Any) -> dict[str, Any]:

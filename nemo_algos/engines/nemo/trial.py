@@ -407,7 +407,9 @@ def _do_not_wait(seconds: float) -> None:
 def _get(futures: Any, **_: Any) -> Any:
     if isinstance(futures, list):
         return [_get(future) for future in futures]
-    return futures.value if isinstance(futures, Done) else futures
+    if isinstance(futures, Done):
+        return futures.value
+    return futures
 
 
 @contextmanager

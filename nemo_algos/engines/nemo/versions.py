@@ -77,7 +77,10 @@ def _missing(parts: Mapping[str, set[str]]) -> list[str]:
 def _kinds(setup: Callable[..., Any]) -> list[set[str]]:
     """The names of the types of each value that setup returns; {} where it does not say."""
     parts = get_args(get_type_hints(setup).get("return"))
-    return [{getattr(t, "__name__", str(t)) for t in get_args(part) or (part,)} for part in parts]
+    kinds = []
+    for part in parts:
+        kinds.append({getattr(kind, "__name__", str(kind)) for kind in get_args(part) or (part,)})
+    return kinds
 
 
 def get(section: Any, key: str, default: Any = None) -> Any:

@@ -29,7 +29,8 @@ def refusal(root: Path = ROOT) -> str | None:
 
 def export() -> None:
     """Put this package on PYTHONPATH before Ray starts. Raises ValueError where it is installed."""
-    if reason := refusal(ROOT):
+    reason = refusal(ROOT)
+    if reason:
         raise ValueError(reason)
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))

@@ -127,8 +127,10 @@ def joined(text: str, places: list[tuple[int, int]]) -> str:
         following = start
     if len({box for box, _ in found}) == 1:
         return found[0][0]
-    named = [f"{name}={box}" if name and "=" not in box else box for box, name in found]
-    return ", ".join(reversed(named))
+    named = []
+    for box, name in reversed(found):
+        named.append(f"{name}={box}" if name and "=" not in box else box)
+    return ", ".join(named)
 
 
 def letter(text: str) -> str | None:
@@ -156,25 +158,35 @@ def _ascii_letters(text: str) -> str:
 
 
 def _choice(match: re.Match[str] | None) -> str:
-    return match["choice"] if match and not match.groupdict().get("undecided") else ""
+    if match and not match.groupdict().get("undecided"):
+        return match["choice"]
+    return ""
 
 
 def _last(text: str, places: Places) -> re.Match[str] | None:
     boxed_at = boxes(text)
     start, end = boxed_at[-1] if boxed_at else (-1, -1)
     line = text.rstrip().rfind("\n") + 1
-    if not start < line < end and (match := places.line.fullmatch(_bare(text[line:]))):
-        return match
-    found = [(match.start(), match) for match in places.cue.finditer(text)][-1:]
-    if boxed_at and (match := places.box.fullmatch(_bare(joined(text, boxed_at)))):
-        found.append((start, match))
-    return max(found, key=lambda at: at[0])[1] if found else None
+    if not start < line < end:
+        match = places.line.fullmatch(_bare(text[line:]))
+        if match:
+            return match
+    last = None
+    for match in places.cue.finditer(text):
+        last = match
+    if boxed_at:
+        match = places.box.fullmatch(_bare(joined(text, boxed_at)))
+        if match and (last is None or start > last.start()):
+            return match
+    return last
 
 
 def _option(text: str) -> re.Match[str] | None:
     lines = [line for line in text.split("\n") if line.strip()][-2:]
     found = [OPTION.fullmatch(_bare(line)) for line in lines]
-    return found[-1] if found and not any(found[:-1]) else None
+    if found and not any(found[:-1]):
+        return found[-1]
+    return None
 
 
 def _bare(text: str) -> str:

@@ -23,7 +23,7 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from nemo_algos.lab.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.lab.evals.schema import EndpointModel, SamplingSection
-from nemo_algos.untrusted import decompress
+from nemo_algos.untrusted import decompress, one_line
 
 CONNECT_SECONDS = 60.0
 LARGEST = 64 << 20  # bytes of an answer
@@ -146,12 +146,13 @@ class Client:
 
     def shown(self, text: str) -> str:
         """What a server or a library said: one line, short, without the key."""
-        text = "".join(c if c.isprintable() else " " for c in self._hidden(text))
-        return " ".join(text.split())[:SHOWN]
+        return " ".join(one_line(self._hidden(text)).split())[:SHOWN]
 
     def without_key(self, response: str) -> str:
         """A response as it is stored, for a server may send headers back."""
-        return self._hidden(response) if len(self._key) >= SECRET else response
+        if len(self._key) >= SECRET:
+            return self._hidden(response)
+        return response
 
     def _hidden(self, text: str) -> str:
         for spelling in (self._key, quote(self._key), quote(self._key, safe="")):
@@ -246,7 +247,9 @@ class Endpoint:
             return f"Check the key in the environment variable {self.model.api_key_env}."
         url = "Check `model.url`, including its /v1."
         named = rf"model_not_found|\bmodel\W+{re.escape(self.model.name)}(?!\w)"
-        return f"Check `model.name`. {url}" if status == 404 and re.search(named, reason) else url
+        if status == 404 and re.search(named, reason):
+            return f"Check `model.name`. {url}"
+        return url
 
     def _remark(self, reply: Reply) -> None:
         if reply.model not in ("", self.model.name):
@@ -342,13 +345,20 @@ def _text(content: Any) -> str:
         return content or ""
     if not isinstance(content, list):
         raise TypeError
-    parts = (part.get("text") if isinstance(part, dict) else part for part in content)
-    return "".join(part for part in parts if isinstance(part, str))
+    text = ""
+    for part in content:
+        if isinstance(part, dict):
+            part = part.get("text")
+        if isinstance(part, str):
+            text += part
+    return text
 
 
 def _tokens(usage: Any) -> int:
     number = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return number if type(number) is int and 0 <= number < 2**53 else -1
+    if type(number) is int and 0 <= number < 2**53:
+        return number
+    return -1
 
 
 def _logprobs(found: Any) -> list[float] | None:

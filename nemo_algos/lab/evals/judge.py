@@ -60,9 +60,11 @@ def scores(
     except ValueError as error:
         raise ValueError(f"metrics.judge: {error}") from None
     found = {problem: score(answer) for problem, answer in answers.items()}
-    if wrong := sum(value is None for value in found.values()):
+    wrong = sum(value is None for value in found.values())
+    if wrong:
         say(f"warning: {wrong} of {len(found)} judgements have no score from 0 to 3; left out")
-    if lacking := len(questions) - len(found):
+    lacking = len(questions) - len(found)
+    if lacking:
         say(f"warning: the judge refused {lacking} of {len(questions)} questions. Run again.")
     values = [found.get(p.id) for p in evaluation.problems]
     return np.array(values, dtype=np.float64)  # None becomes nan
@@ -71,7 +73,9 @@ def scores(
 def score(answer: str) -> int | None:
     """The only number of an answer, apart from its reasoning, where it is 0, 1, 2 or 3."""
     numbers = NUMBER.findall(THOUGHT.sub("", answer))
-    return int(numbers[0]) if len(numbers) == 1 and numbers[0] in ("0", "1", "2", "3") else None
+    if len(numbers) == 1 and numbers[0] in ("0", "1", "2", "3"):
+        return int(numbers[0])
+    return None
 
 
 def _questions(evaluation: Evaluation) -> list[Problem]:

@@ -133,12 +133,12 @@ def perturb(
     """
     chance = torch.Generator().manual_seed(generator.initial_seed())
     found = drawn.responses()
-    contents = [[t for t in tokens if t not in policy.ends] for tokens in found]
-    begun = {
-        i: _begun(content, drawn.entropy[i, : len(content)], policy.words, asked, chance)
-        for i, content in enumerate(contents)
-        if content
-    }
+    begun: dict[int, list[int]] = {}
+    for i, tokens in enumerate(found):
+        content = [token for token in tokens if token not in policy.ends]
+        if content:
+            entropy = drawn.entropy[i, : len(content)]
+            begun[i] = _begun(content, entropy, policy.words, asked, chance)
     by_length = sorted(begun, key=lambda i: len(begun[i]))  # a batch's prompts have one length
     for _, rows in groupby(by_length, key=lambda i: len(begun[i])):
         batch = list(rows)

@@ -74,7 +74,8 @@ def _sample_all(
 
 
 def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
-    if wrong := _wrong_verifiers(config):
+    wrong = _wrong_verifiers(config)
+    if wrong:
         raise ConfigError(wrong)
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
@@ -188,8 +189,13 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
 
         model.sample(wanted, add)
     _refuse_refusals(store)
-    lacking = (g for g in store.generations.values() if g.refused or not g.response)
-    for state, number in Counter(g.finish if g.refused else "empty" for g in lacking).items():
+    lacking = Counter[str]()
+    for generation in store.generations.values():
+        if generation.refused:
+            lacking[generation.finish] += 1
+        elif not generation.response:
+            lacking["empty"] += 1
+    for state, number in lacking.items():
         console.print(f"warning: {number} responses are {state}", markup=False, soft_wrap=True)
 
 
@@ -238,7 +244,8 @@ def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console)
     evaluation = store.evaluation(loaded.benchmark.answer_of)
     say = partial(console.print, markup=False, soft_wrap=True)
     judged = dict[str, Any]()
-    if judge := config.metrics.judge:
+    judge = config.metrics.judge
+    if judge:
         from nemo_algos.lab.evals.judge import DIVERSITY, scores  # openai
 
         judged[DIVERSITY] = scores(evaluation, judge, store.folder, say)
@@ -288,8 +295,11 @@ def table(results: list[Measured]) -> Table:
         "boxed": lambda m: _number(m["scalars"].get("boxed")),
         "unjudged": lambda m: str(sum(x for s, x in m["statuses"].items() if s != "ok")),
     }
-    cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
-    cells = {name: column for name, column in cells.items() if any(column)}
+    cells = {}
+    for name, cell in columns.items():
+        column = [cell(measured) for measured in results]
+        if any(column):
+            cells[name] = column
     first, *rest = cells
     title = f"{n} samples per problem; mean (95 % CI)"
     shown = Table(
@@ -308,4 +318,6 @@ def _mean(measured: Measured) -> str:
 
 def _number(measured: Measured | None) -> str:
     """Of a scalar, or of a curve at the largest k."""
-    return f"{np.ravel(measured['value'])[-1]:.3f}" if measured else ""
+    if measured:
+        return f"{np.ravel(measured['value'])[-1]:.3f}"
+    return ""

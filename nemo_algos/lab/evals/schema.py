@@ -298,7 +298,8 @@ class EvalConfig(Section, Generic[Model]):
     def _known(cls, benchmarks: dict[str, Any]) -> dict[str, Any]:
         if not any(benchmarks.values()):
             raise ValueError("name at least one benchmark")
-        if unknown := [name for name in benchmarks if name not in BENCHMARKS]:
+        unknown = [name for name in benchmarks if name not in BENCHMARKS]
+        if unknown:
             known = sorted(BENCHMARKS)
             raise ValueError(", ".join(f"no {x}{did_you_mean(x, known)}" for x in unknown))
         return benchmarks
@@ -345,7 +346,9 @@ class EvalConfig(Section, Generic[Model]):
     @property
     def trained(self) -> TrainedPrompt | None:
         """How a model of ours was asked in training."""
-        return self.model.prompt if isinstance(self.model, LocalModel) else None
+        if isinstance(self.model, LocalModel):
+            return self.model.prompt
+        return None
 
     @property
     def folder(self) -> Path:
@@ -369,9 +372,8 @@ def parse_config(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
         raise ConfigError([Finding("model.engine", f"unknown engine {engine!r}{hint}")])
     ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
     reason = "it only applies to the embedded engine. Set `model.engine=local` too."
-    if wrong := [
-        Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
-    ]:
+    wrong = [Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours]
+    if wrong:
         raise ConfigError(wrong)
     return validate(EvalConfig[ENGINES[engine]], _complete(plain))
 

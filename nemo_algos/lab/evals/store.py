@@ -121,7 +121,9 @@ class Store:
 
     def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
         judged, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
-        return verdict if judged == self._judged(problem, generation) else None
+        if judged == self._judged(problem, generation):
+            return verdict
+        return None
 
     def _judged(self, problem: Problem, generation: Generation) -> str:
         return hash_of([generation.response, problem.prompt, problem.answer, self.judge_key])
@@ -151,28 +153,56 @@ class Store:
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
         """The problems whose samples are all judged. Raises ValueError where there is none."""
         problems = list[Problem]()
-        rows = list[list[tuple[Generation, Verdict]]]()
-        for p in self.problems:
-            row = [g for i in range(self.samples) if (g := self.generations.get((p.id, i)))]
-            judged = [(g, v) for g in row if (v := self._verdict(p, g))]
+        generations = list[list[Generation]]()
+        verdicts = list[list[Verdict]]()
+        for problem in self.problems:
+            drawn, judged = self._complete(problem)
             if len(judged) == self.samples:
-                problems.append(p)
-                rows.append(judged)
-        if not rows:
+                problems.append(problem)
+                generations.append(drawn)
+                verdicts.append(judged)
+        if not problems:
             raise ValueError(
                 f"{self.folder}: no problem has all {self.samples} responses. Run the evaluation "
                 "again."
             )
+        responses = []
+        answers = []
+        tokens = []
+        finished = []
+        for row in generations:
+            responses.append([generation.response for generation in row])
+            if answer_of:
+                answers.append([answer_of(generation.response) for generation in row])
+            tokens.append([generation.tokens for generation in row])
+            finished.append([FINISHED.get(generation.finish, 0.0) for generation in row])
+        rewards = []
+        statuses = Counter[str]()
+        for row in verdicts:
+            rewards.append([verdict.reward for verdict in row])
+            statuses.update(verdict.status for verdict in row)
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=problems,
-            responses=[[g.response for g, _ in row] for row in rows],
-            rewards=np.array([[v.reward for _, v in row] for row in rows], dtype=np.float64),
-            answers=[[answer_of(g.response) for g, _ in row] for row in rows] if answer_of else [],
-            tokens=np.array([[g.tokens for g, _ in row] for row in rows], dtype=np.int64),
-            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for row in rows]),
-            statuses=Counter(v.status for row in rows for _, v in row),
+            responses=responses,
+            rewards=np.array(rewards, dtype=np.float64),
+            answers=answers,
+            tokens=np.array(tokens, dtype=np.int64),
+            finished=np.array(finished),
+            statuses=statuses,
         )
+
+    def _complete(self, problem: Problem) -> tuple[list[Generation], list[Verdict]]:
+        """Of a problem the responses that have a verdict, and these."""
+        generations = []
+        verdicts = []
+        for sample in range(self.samples):
+            generation = self.generations.get((problem.id, sample))
+            verdict = generation and self._verdict(problem, generation)
+            if generation and verdict:
+                generations.append(generation)
+                verdicts.append(verdict)
+        return generations, verdicts
 
 
 def hash_of(value: object) -> str:
@@ -201,7 +231,8 @@ def _content(image: str) -> str:
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     """A folder that holds no response belongs to no model yet."""
-    if not (path := folder / "manifest.json").exists():
+    path = folder / "manifest.json"
+    if not path.exists():
         return
     try:
         stored = read_object(path, EvalManifest)

@@ -5,6 +5,7 @@ The logits also show whether the tokens were drawn from the distribution that is
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,9 @@ def drawn(
         if chance > FITS and chance > sharp:
             return {"recorded_before": {"temperature": temperature}}
     if edge:  # without a value where the tokens are not drawn from what it keeps
-        return edge if sharp > FITS else {"recorded_before": {}}
+        if sharp > FITS:
+            return edge
+        return {"recorded_before": {}}
     return {"speculative": {}}
 
 
@@ -184,11 +187,14 @@ def examine(
     scale = np.maximum(size * base.unsure, ROUNDING)
     rounding = float(np.mean(np.abs(rounded.logprobs - base.logprobs) / scale))
     forwards = [(case.network, base), (coarse, rounded)]
+
+    def told(side: str, hypothesis: str) -> None:
+        progress(f"{side}: {hypothesis}")
+
     sides: dict[str, Outcome] = {}
     for name in SIDES:
-        told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
         side = Side(responses.record(name, scale, EXACT * rounding), base)
-        search = Search(case, forwards, responses, side, rounding, told)
+        search = Search(case, forwards, responses, side, rounding, partial(told, name))
         sides[name] = search.outcome(sides.get("trainer"))
     sides["sampler"] = _drawn_by_the_model(sides["sampler"], responses, base)
     apart = responses.record("trainer", scale).level(responses.column("sampler"))
@@ -225,9 +231,11 @@ def _case(
 
 def _shared(sides: dict[str, Outcome]) -> dict[str, dict[str, Any]]:
     """What both sides have alike."""
-    found = sides["trainer"].parameters
-    causes = [Cause(k, "trainer", v, 1.0) for k, v in found.items()]
-    return {c.name: c.parameter for c in causes if _same(c, "sampler", sides["sampler"])}
+    shared = {}
+    for name, parameter in sides["trainer"].parameters.items():
+        if _same(Cause(name, "trainer", parameter, 1.0), "sampler", sides["sampler"]):
+            shared[name] = parameter
+    return shared
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -296,8 +304,12 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     off = np.abs(responses.column("sampler") - base.logprobs)
     off = np.maximum(off, np.abs(responses.column("trainer") - base.logprobs))
     order = np.argsort(-responses.means(np.minimum(off, 1.0)), kind="stable")
-    tokens = np.concatenate([np.flatnonzero(responses.row == i) for i in order])
-    return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
+    worst = []
+    tokens = []
+    for i in order:
+        worst.append(responses.each[i])
+        tokens.append(np.flatnonzero(responses.row == i))
+    return Responses(tuple(worst)), base.only(np.concatenate(tokens))
 
 
 def _beyond(tokens: Responses, sampler: Outcome, some: Responses, size: float) -> Array:
@@ -306,12 +318,13 @@ def _beyond(tokens: Responses, sampler: Outcome, some: Responses, size: float) -
     None where the bf16 forward has its share of them, too. some: those recomputed; size: of bf16's
     noise in the logits.
     """
-    sides = tokens.column("sampler"), tokens.column("trainer")
-    found = np.flatnonzero(_apart(*sides, size))
+    beyond = np.flatnonzero(_apart(tokens.column("sampler"), tokens.column("trainer"), size))
     recorded = some.column("sampler")
     share = float(_apart(recorded, recorded + sampler.rounded, size).mean())
     most = share * len(tokens.row)
-    return found if len(found) > most + CHANCE * np.sqrt(2 * most) else found[:0]
+    if len(beyond) > most + CHANCE * np.sqrt(2 * most):
+        return beyond
+    return beyond[:0]
 
 
 def _apart(one: Array, other: Array, size: float) -> Array:
@@ -341,5 +354,10 @@ def _same(cause: Cause, side: str, outcome: Outcome) -> bool:
     other = outcome.parameters.get(cause.name)
     if side == cause.side or other is None or other.keys() != cause.parameter.keys():
         return False
-    pairs = [(v, other[k]) for k, v in cause.parameter.items() if k != "error"]
-    return all(np.isclose(a, b, rtol=ALIKE) if isinstance(a, float) else a == b for a, b in pairs)
+    return all(_alike(v, other[k]) for k, v in cause.parameter.items() if k != "error")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float):
+        return bool(np.isclose(one, other, rtol=ALIKE))
+    return one == other

@@ -106,7 +106,9 @@ class Server:
             raise ValueError(
                 f"{where} does not return JSON with {key!r}. Name the URL with its /v1."
             ) from None
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        if isinstance(found, list):
+            return [one for one in found if isinstance(one, dict)]
+        return []
 
 
 def probed(server: Server, responses: Responses) -> list[Seen]:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -189,7 +189,8 @@ def load(folder: Path) -> Network:
     kwargs = {"dtype": torch.float32, "use_safetensors": True}
     model = from_pretrained(AutoModelForCausalLM, str(folder), str(folder), **kwargs).eval()
     kinds = set(getattr(model.config, "layer_types", None) or ())
-    if other := kinds - {"full_attention", "sliding_attention"}:
+    other = kinds - {"full_attention", "sliding_attention"}
+    if other:
         raise ValueError(
             f"{folder} has layers of {', '.join(sorted(other))}. Only attention is supported."
         )
@@ -200,15 +201,17 @@ def load(folder: Path) -> Network:
 
 def lines(responses: Sequence[Response], prompts: Sequence[Any] | None = None) -> Lines:
     """A response a line, padded behind its end; prompts: others in place of their own."""
-    heads = prompts or [r.prompt for r in responses]
-    pairs = list(zip(heads, responses, strict=True))
-    rows = [torch.as_tensor(np.r_[head, r.ids[r.begin :]]) for head, r in pairs]
+    heads = prompts or [response.prompt for response in responses]
+    rows = []
+    at = []
+    for i, (head, response) in enumerate(zip(heads, responses, strict=True)):
+        rows.append(torch.as_tensor(np.r_[head, response.ids[response.begin :]]))
+        at.append((i, torch.as_tensor(response.at) + len(head) - response.begin - 1))
     ids = pad_sequence(rows, batch_first=True)
     place = torch.arange(ids.shape[1])
-    there = place < torch.tensor([[len(row)] for row in rows])
+    there = place < torch.tensor([len(row) for row in rows])[:, None]
     # a pad attends to itself: no row is empty
     attend = (place <= place[:, None]) & there[:, None] | torch.eye(len(place)).bool()
-    at = [(i, torch.as_tensor(r.at) + len(h) - r.begin - 1) for i, (h, r) in enumerate(pairs)]
     return Lines(ids, place.expand_as(ids), attend, at)
 
 
@@ -304,11 +307,13 @@ def modules(network: Network, *endings: str) -> list[nn.Module]:
 @contextmanager
 def edit_outputs(of: Sequence[nn.Module], edit: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
     """What these modules give is edit(number, output) meanwhile."""
+
+    def hook(number: int, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        return edit(number, output)
+
     with ExitStack() as stack:
         for i, module in enumerate(of):
-            # torch hands a hook the output as it is; its types say a dictionary of keywords
-            give = lambda _, __, out, i=i: edit(i, cast(Tensor, out))  # noqa: E731
-            stack.callback(module.register_forward_hook(give).remove)
+            stack.callback(module.register_forward_hook(partial(hook, i)).remove)
         yield
 
 

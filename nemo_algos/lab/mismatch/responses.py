@@ -43,8 +43,10 @@ class Responses:
     @cached_property
     def age(self) -> Array | None:
         """Of each response [R], where all have one."""
-        ages = [r.age for r in self.each]
-        return None if None in ages else np.array(ages)
+        ages = [response.age for response in self.each]
+        if None in ages:
+            return None
+        return np.array(ages)
 
     def record(self, side: str, scale: Array, margin: float = 0.0) -> Record:
         """What a side recorded. scale [N], margin: as a Record has them."""
@@ -75,11 +77,14 @@ def everything(dumps: Sequence[Dump]) -> Responses:
 
     Raises ValueError where none remains.
     """
-    found = [response for dump in dumps for response in responses(dump)]
-    if not found:
+    finite: list[Response] = []
+    tokens = 0
+    for dump in dumps:
+        finite += responses(dump)
+        tokens += int(dump.mask.sum())
+    if not finite:
         raise ValueError("no token has two finite log-probs. Check the code that writes the file.")
-    tokens = sum(int(dump.mask.sum()) for dump in dumps)
-    return Responses(tuple(found), tokens - sum(len(r.at) for r in found))
+    return Responses(tuple(finite), tokens - sum(len(response.at) for response in finite))
 
 
 def gather(dumps: Sequence[Dump], count: int) -> Responses:
@@ -87,19 +92,23 @@ def gather(dumps: Sequence[Dump], count: int) -> Responses:
 
     Raises ValueError where the files have no prompts.
     """
-    every = [response for dump in dumps for response in responses(dump, LONGEST)]
-    found = [r for r in every if r.begin]
-    if not found:
+    prompted: list[Response] = []
+    apart = []
+    for dump in dumps:
+        for response in responses(dump, LONGEST):
+            if response.begin:
+                prompted.append(response)
+                # squared, so that a single token that is far off is seen among hundreds
+                apart.append(np.mean((response.trainer - response.sampler) ** 2))
+    if not prompted:
         raise ValueError(
             "tokens has no prompts, and the model needs them. Dump prompt and response in one row, "
             "as `mismatch.dump` does."
         )
-    count = min(count, len(found))
-    # squared, so that a single token that is far off is seen among hundreds
-    apart = np.array([np.mean((r.trainer - r.sampler) ** 2) for r in found])
-    order = np.argsort(-apart, kind="stable")
+    count = min(count, len(prompted))
+    order = np.argsort(-np.array(apart), kind="stable")
     worst = order[: count // WORST]
     others = np.sort(order[count // WORST :])
     evenly = np.linspace(0, len(others) - 1, count - len(worst)).round().astype(int)
     picked = np.sort(np.r_[worst, others[evenly]])
-    return Responses(tuple(found[i] for i in picked))
+    return Responses(tuple(prompted[i] for i in picked))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,19 +60,21 @@ class State:
     def predicted(self, record: Record, logits: Logits, base: Logits) -> Fit:
         """The record under all of it, with parameters solved for; base: without changes."""
         fit = Fit(logits.logprobs, self.named)
-        then = base.logprobs
+        unchanged = base.logprobs
         if self.sampling:
-            plain = base if self.mixed else logits  # what some responses alone have is no guide
-            if found := _solved(self.sampling, record, plain):
-                under = Fit(self.sampling.logprobs(logits, found), self.named | found)
-                fit = under if self.mixed else record.best([fit, under])
-                then = self.sampling.logprobs(base, found)
+            guide = base if self.mixed else logits  # what some responses alone have is no guide
+            solved = _solved(self.sampling, record, guide)
+            if solved:
+                sampled = Fit(self.sampling.logprobs(logits, solved), self.named | solved)
+                fit = sampled if self.mixed else record.best([fit, sampled])
+                unchanged = self.sampling.logprobs(base, solved)
         if self.mixed:
-            fit = Fit(record.mixed(fit.predicted, then), fit.parameters)
+            fit = Fit(record.mixed(fit.predicted, unchanged), fit.parameters)
         if self.bookkeeping:
-            fits = self.bookkeeping(record, fit.predicted)
-            under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
-            fit = record.best([fit, *under])
+            candidates = [fit]
+            for booked in self.bookkeeping(record, fit.predicted):
+                candidates.append(Fit(booked.predicted, fit.parameters | booked.parameters))
+            fit = record.best(candidates)
         return fit
 
 
@@ -153,12 +155,13 @@ class Search:
 
     def __post_init__(self) -> None:
         record = self.side.record
-        plain = self.side.base.logprobs
-        off = record.off(plain)[plain < SURE]
+        base = self.side.base
         rounded = self.forwards[-1][1]
         self.pair = self.forwards[0][1], rounded
+        off = record.off(base.logprobs)[base.logprobs < SURE]
         exact = len(off) > 0 and float((off < SAME).mean()) > SOME
-        self.forwards = self.forwards[:1] if exact else self.forwards
+        if exact:
+            self.forwards = self.forwards[:1]
         self.network = self.forwards[-1][0]
         # a sampler of the same kernels rounds as the model in bf16
         levels = [record.level(logits.logprobs) for _, logits in self.forwards]
@@ -172,112 +175,126 @@ class Search:
 
         other: of the other side; where this side is nearer to that, it begins with its causes.
         """
-        now = start = self.side.reached(State(), self.side.base)
-        near: dict[str, float] = {}
+        start = self.side.reached(State(), self.side.base)
+        current = start
+        shares: dict[str, float] = {}
         if other and other.explained and other.parameters:
-            now = self._first([now, self.side.reached(other.state, other.logits)])
+            current = self._least([current, self.side.reached(other.state, other.logits)])
         for _ in range(CAUSES):
-            if now.level <= EXACT * self.rounding:
+            if current.level <= EXACT * self.rounding:
                 break
-            found, near = self._next(now)
-            after = self._whole(found, now) if found else now
-            within = now.level <= self._most(now)
-            gained = self._less(after.level, now.level, 1.0)
-            if within and after.state.changes != now.state.changes:
-                gained = self._less(after.level, now.level, HALF)
-                # coarser weights may hide within the slack, but move every response
-                coarse = "quantized_weights" in after.state.named
-                more = coarse and now.level > self._most(now) / SLACK
-                less = more and self._less(after.level, now.level, BETTER)
-                gained |= less and self._sure(after, now)
-            if not gained:
+            state, shares = self._next(current)
+            if not state:
                 break
-            now = after
-        named = now.fit.parameters
-        share = self._gained(start.level, now.level)
-        near = dict.fromkeys(named, share) | {k: v for k, v in near.items() if k not in named}
-        off = np.abs(self.side.record.value - now.fit.predicted)
-        beyond = off[self.side.record.far(now.fit.predicted)]
-        within_rounding = now.level <= self._most(now)
+            changed = self._whole(state, current)
+            if not self._improves(changed, current):
+                break
+            current = changed
+        parameters = current.fit.parameters
+        near = dict.fromkeys(parameters, self._gained(start.level, current.level))
+        for name, share in shares.items():
+            near.setdefault(name, share)
+        off = np.abs(self.side.record.value - current.fit.predicted)
+        beyond = off[self.side.record.far(current.fit.predicted)]
+        within_rounding = current.level <= self._most(current)
         return Outcome(
-            parameters=named,
+            parameters=parameters,
             level=start.level / self.rounding,
-            left=now.level / self.rounding,
+            left=current.level / self.rounding,
             within_rounding=within_rounding,
-            explained=within_rounding and len(beyond) <= self._most_far(now),
+            explained=within_rounding and len(beyond) <= self._most_far(current),
             far=(len(beyond), float(np.nan_to_num(beyond).max(initial=0.0))),
             near=near,
-            state=now.state,
-            logits=now.logits,
-            rounded=self._rounded(now),
+            state=current.state,
+            logits=current.logits,
+            rounded=self._rounded(current),
         )
 
-    def _rounded(self, now: Reached) -> Array:
+    def _improves(self, changed: Reached, current: Reached) -> bool:
+        """Whether the level is less, and by more if only the forward changed within rounding."""
+        most = self._most(current)
+        within = current.level <= most
+        if not within or changed.state.changes == current.state.changes:
+            return self._less(changed.level, current.level, 1.0)
+        if self._less(changed.level, current.level, HALF):
+            return True
+        # coarser weights may hide within the slack, but move every response
+        if "quantized_weights" not in changed.state.named or current.level <= most / SLACK:
+            return False
+        return self._less(changed.level, current.level, BETTER) and self._sure(changed, current)
+
+    def _rounded(self, current: Reached) -> Array:
         """How far bf16 moves the log-probs under this sampling [N]; NaN where it drops a token.
 
         A low temperature multiplies rounding, and at a filter's edge it decides what is kept.
         """
         exact, rounded = self.pair
-        found = {k: v for k, v in now.fit.parameters.items() if k in sampling.NAMES}
-        if not now.state.sampling or not found:
+        solved = {k: v for k, v in current.fit.parameters.items() if k in sampling.NAMES}
+        if not current.state.sampling or not solved:
             return rounded.logprobs - exact.logprobs
-        moved = now.state.sampling.logprobs(rounded, found)
-        moved = moved - now.state.sampling.logprobs(exact, found)
-        flipped = sampling.dropped(rounded, found) != sampling.dropped(exact, found)
+        moved = current.state.sampling.logprobs(rounded, solved)
+        moved = moved - current.state.sampling.logprobs(exact, solved)
+        flipped = sampling.dropped(rounded, solved) != sampling.dropped(exact, solved)
         return np.where(flipped, np.nan, moved)
 
-    def _most(self, now: Reached) -> float:
+    def _most(self, current: Reached) -> float:
         """The level that rounding leaves at most under this state."""
-        if len(self.forwards) == 1 or not now.state.sampling:
+        if len(self.forwards) == 1 or not current.state.sampling:
             return self.most
         record = self.side.record
-        return max(self.most, SLACK * record.level(record.value + self._rounded(now)))
+        return max(self.most, SLACK * record.level(record.value + self._rounded(current)))
 
-    def _most_far(self, now: Reached) -> float:
+    def _most_far(self, current: Reached) -> float:
         """So many tokens are far off by rounding alone; at a filter's edge a few more by chance."""
         record = self.side.record
-        far = int(record.far(record.value + self._rounded(now)).sum())
-        few = CHANCE**2 / 2 if sampling.CUTS.keys() & now.fit.parameters.keys() else 0.0
-        return far + few + CHANCE * np.sqrt(2 * far + few / 2)
+        far = int(record.far(record.value + self._rounded(current)).sum())
+        at_edge = CHANCE**2 / 2 if sampling.CUTS.keys() & current.fit.parameters.keys() else 0.0
+        return far + at_edge + CHANCE * np.sqrt(2 * far + at_edge / 2)
 
-    def _first(self, reached: Sequence[Reached]) -> Reached:
+    def _least(self, candidates: Sequence[Reached]) -> Reached:
         """The one of the least level; of those that are alike the first."""
-        return reached[self.side.record.first([one.level for one in reached])]
+        return candidates[self.side.record.first([one.level for one in candidates])]
 
-    def _whole(self, found: State, before: Reached) -> Reached:
+    def _whole(self, state: State, current: Reached) -> Reached:
         """The state on all responses, by the forward that comes nearer."""
-        if not found.changes:
-            made = [own for _, own in self.forwards]
-        elif found.changes == before.state.changes:
-            made = [before.logits]
+        if not state.changes:
+            forwards = [own for _, own in self.forwards]
+        elif state.changes == current.state.changes:
+            forwards = [current.logits]
         else:
-            made = [recompute(net, self.responses, found.changes) for net, _ in self.forwards]
-        fits = [self.side.reached(found, logits) for logits in made]
-        # where each response has a choice, it fits better anyhow
-        return self._first([self.side.of_some(fit, HALF * fit.level) for fit in fits])
+            forwards = [recompute(net, self.responses, state.changes) for net, _ in self.forwards]
+        candidates = []
+        for logits in forwards:
+            reached = self.side.reached(state, logits)
+            # where each response has a choice, it fits better anyhow
+            candidates.append(self.side.of_some(reached, HALF * reached.level))
+        return self._least(candidates)
 
-    def _next(self, now: Reached) -> tuple[State | None, dict[str, float]]:
+    def _next(self, current: Reached) -> tuple[State | None, dict[str, float]]:
         """What explains the most beyond this, if enough; and the share of each that is near."""
-        cheap = self._cheap(now)
-        near = dict[str, float]()
-        left = cheap.level if cheap else now.level
-        instead = cheap.state if cheap else None
-        if cheap and left <= self._most(cheap):
-            return instead, near
-        if now.level <= self._most(now):
-            tried, before = self._try(now.state, weights.HYPOTHESES, self.nearest, FEW)
-            best = self._first(tried)
-            most = BETTER if "quantized_weights" in best.state.named else CLEAR
-            return (best.state if best.level < most * before else instead), near
-        if cheap and self._beyond(left) < HALF * self._beyond(now.level):
-            return instead, near
-        tried, before = self._try(now.state, FORWARD, self.network, TRIED)
-        for one in tried:
-            for name in one.state.named.keys() - now.state.named.keys():
-                near[name] = max(near.get(name, 0.05), self._gained(before, one.level))
-        near = {name: share for name, share in near.items() if share > 0.05}
-        best = self._first(tried)
-        return (best.state if self._gains(before, best.level) else instead), near
+        cheap = self._cheap(current)
+        fallback = None
+        remaining = current.level
+        if cheap:
+            fallback = cheap.state
+            remaining = cheap.level
+            if remaining <= self._most(cheap):
+                return fallback, {}
+        if current.level <= self._most(current):
+            trials, start = self._try(current.state, weights.HYPOTHESES, self.nearest, FEW)
+            best = self._least(trials)
+            enough = BETTER if "quantized_weights" in best.state.named else CLEAR
+            return (best.state if best.level < enough * start else fallback), {}
+        if cheap and self._beyond(remaining) < HALF * self._beyond(current.level):
+            return fallback, {}
+        trials, start = self._try(current.state, FORWARD, self.network, TRIED)
+        shares = dict[str, float]()
+        for trial in trials:
+            for name in trial.state.named.keys() - current.state.named.keys():
+                shares[name] = max(shares.get(name, 0.05), self._gained(start, trial.level))
+        near = {name: share for name, share in shares.items() if share > 0.05}
+        best = self._least(trials)
+        return (best.state if self._gains(start, best.level) else fallback), near
 
     def _gains(self, before: float, after: float) -> bool:
         """Enough for a name; where the forward that is tried is at rounding anyhow, more."""
@@ -296,37 +313,39 @@ class Search:
     def _gained(self, before: float, after: float) -> float:
         """The share of what is more than rounding that is gone; 0 where nothing was more."""
         start = self._beyond(before)
-        return 1 - self._beyond(after) / start if start > self.side.record.margin else 0.0
+        if start > self.side.record.margin:
+            return 1 - self._beyond(after) / start
+        return 0.0
 
-    def _cheap(self, now: Reached) -> Reached | None:
+    def _cheap(self, current: Reached) -> Reached | None:
         """The best of bookkeeping and sampling that gains beyond chance."""
-        found = None
-        for states in self._stages(now):
-            best = now
+        chosen = None
+        for states in self._stages(current):
+            best = current
             for state in states:
-                trial = self.side.reached(state, now.logits)
-                if self._less(trial.level, best.level, GAIN) and self._sure(trial, now):
+                trial = self.side.reached(state, current.logits)
+                if self._less(trial.level, best.level, GAIN) and self._sure(trial, current):
                     best = trial
             # where fewer parameters leave rounding, more must explain a part of that
-            enough = BETTER if found and found.level <= self.most else GAIN
-            if self._less(best.level, (found or now).level, enough):
-                found = best
-            if found and found.level <= HALF * self.most:
+            enough = BETTER if chosen and chosen.level <= self.most else GAIN
+            if self._less(best.level, (chosen or current).level, enough):
+                chosen = best
+            if chosen and chosen.level <= HALF * self.most:
                 break
-        return found
+        return chosen
 
-    def _sure(self, trial: Reached, now: Reached) -> bool:
+    def _sure(self, trial: Reached, current: Reached) -> bool:
         """Beyond chance. Bookkeeping may be of few tokens, and is strict."""
-        if trial.state.bookkeeping is not now.state.bookkeeping:
+        if trial.state.bookkeeping is not current.state.bookkeeping:
             return True
-        before, after = (self.side.record.levels(r.fit.predicted) for r in (now, trial))
-        gained = before - after
+        record = self.side.record
+        gained = record.levels(current.fit.predicted) - record.levels(trial.fit.predicted)
         return bool(gained.mean() > CERTAIN * gained.std() / np.sqrt(len(gained)))
 
-    def _stages(self, now: Reached) -> Iterator[list[State]]:
-        state = now.state
+    def _stages(self, current: Reached) -> Iterator[list[State]]:
+        state = current.state
         if state.bookkeeping is None:
-            yield [replace(state, bookkeeping=f) for f in records.HYPOTHESES]
+            yield [replace(state, bookkeeping=one) for one in records.HYPOTHESES]
         if state.sampling is None:
             yield [replace(state, sampling=one) for one in sampling.HYPOTHESES]
 
@@ -338,35 +357,47 @@ class Search:
         side = self.side.first(len(some.row))
         # the same batch without a change: another batch rounds otherwise
         start = side.reached(state, recompute(network, some, state.changes))
-        tried = [start]
+        trials = [start]
         # what brings a record from far away to rounding is its cause
         enough = self.most if start.level > FAR * self.rounding else EXACT * self.rounding
 
-        def attempt(parameter: dict[str, Any], change: Change) -> float:
-            under = _under(state, hypothesis.name, parameter, change)
-            after = side.reached(under, recompute(network, some, under.changes))
-            if len(under.changes) == 1 and after.level > self.most:
-                after = side.of_some(after, self.most)
-            tried.append(after)
-            return after.level / max(start.level, 1e-9)
+        def attempt(name: str, parameter: dict[str, Any], change: Change) -> float:
+            assumed = _with_cause(state, name, parameter, change)
+            trial = side.reached(assumed, recompute(network, some, assumed.changes))
+            if len(assumed.changes) == 1 and trial.level > self.most:
+                trial = side.of_some(trial, self.most)
+            trials.append(trial)
+            return trial.level / max(start.level, 1e-9)
 
         for hypothesis in hypotheses:
-            alike = next((s for s in (SHOWN, ADAPTER) if hypothesis.name in s), {hypothesis.name})
-            if alike & state.named.keys():
+            if _exclusive(hypothesis.name) & state.named.keys():
                 continue
             self.progress(hypothesis.name)
-            hypothesis.attempt(self.case, attempt)
-            if hypothesis.name not in COMPUTED and any(one.level <= enough for one in tried[1:]):
+            hypothesis.attempt(self.case, partial(attempt, hypothesis.name))
+            if hypothesis.name in COMPUTED:
+                continue
+            if any(trial.level <= enough for trial in trials[1:]):
                 break
-        within = [one for one in tried if one.level <= self.most]
-        if network is not self.forwards[0][0] and start.level > self.most:
-            for one in within:  # a record in float32 tells apart what bf16's rounding does not
-                logits = recompute(self.forwards[0][0], some, one.state.changes)
-                tried.append(side.reached(one.state, logits))
-        return tried, start.level
+        exact = self.forwards[0][0]
+        if network is not exact and start.level > self.most:
+            # a record in float32 tells apart what bf16's rounding does not
+            for trial in [one for one in trials if one.level <= self.most]:
+                logits = recompute(exact, some, trial.state.changes)
+                trials.append(side.reached(trial.state, logits))
+        return trials, start.level
 
 
-def _under(state: State, name: str, parameter: dict[str, Any], change: Change) -> State:
+def _exclusive(name: str) -> set[str]:
+    """The causes of which only one can hold, this one among them."""
+    for causes in (SHOWN, ADAPTER):
+        if name in causes:
+            return causes
+    return {name}
+
+
+def _with_cause(state: State, name: str, parameter: dict[str, Any], change: Change) -> State:
     """With one more cause; what the model is shown comes first, since others look at it."""
-    changes = (change, *state.changes) if name in SHOWN else (*state.changes, change)
+    changes = (*state.changes, change)
+    if name in SHOWN:
+        changes = (change, *state.changes)
     return replace(state, changes=changes, named=state.named | {name: parameter})

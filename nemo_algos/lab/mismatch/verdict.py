@@ -89,7 +89,9 @@ class Diagnosis:
             return (
                 f"Dump more steps: at least {TOKENS} tokens and {RESPONSES} responses are needed."
             )
-        return "" if self.verdict in TITLES else CAUSES[self.verdict].next_step
+        if self.verdict in TITLES:
+            return ""
+        return CAUSES[self.verdict].next_step
 
     def numbers(self) -> dict[str, Any]:
         """For scripts, of Python's own types."""
@@ -120,7 +122,8 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
         sampler = any((~np.isfinite(d.sampler_logprobs[d.mask])).any() for d in dumps)
         cause = Cause("not_finite", SIDES[not sampler], {"share": share}, 1.0)
         return _certain(tokens, f"{tokens.lost} log-probs are not finite, {share:.1%}", cause)
-    if arrived := _arrived(dumps, tokens, "none"):
+    arrived = _arrived(dumps, tokens, "none")
+    if arrived:
         return arrived
     if len(size) < TOKENS or len(tokens.each) < RESPONSES:
         count = f"{len(size)} tokens of {len(tokens.each)} responses are too few"
@@ -269,7 +272,8 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
         named = {cause.name for cause in causes}
         others = [name for name in near if name not in named]
         return Diagnosis(causes[0].name, text, tokens, causes, others)
-    if certain := _bookkeeping(tokens, examination.unexplained):
+    certain = _bookkeeping(tokens, examination.unexplained)
+    if certain:
         return replace(certain, candidates=list(near))
     best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
     if best:
@@ -279,7 +283,8 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
 
 def _alike(name: str, parameter: dict[str, Any]) -> str:
     """A cause that both sides have, as text: top_p 0.9."""
-    values = [
-        f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in parameter.items() if k != "error"
-    ]
-    return " ".join([name, *values])
+    words = [name]
+    for key, value in parameter.items():
+        if key != "error":
+            words.append(f"{value:.3g}" if isinstance(value, float) else str(value))
+    return " ".join(words)

@@ -178,4 +178,6 @@ def worst(t: Responses, decode: Callable[[int], str] | None = None) -> list[dict
         {"response": row, "place": place, "token": token, "sampler": sampler, "trainer": trainer}
         for row, token, place, sampler, trainer in rows
     ]
-    return [one | {"text": decode(one["token"])} for one in found] if decode else found
+    if decode:
+        return [one | {"text": decode(one["token"])} for one in found]
+    return found

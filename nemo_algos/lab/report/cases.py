@@ -3,7 +3,7 @@
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
@@ -25,17 +25,31 @@ Places = dict[str, dict[int, dict[str, Any]]]  # by problem id and sample
 
 def cases(groups: Sequence[Group]) -> dict[str, Any]:
     """{"runs": [{label, color}], "benchmarks": [{name, note, problems}]}."""
-    colored = [(g.color, run) for g in groups for run in g.runs if run.eval_folders]
-    names = list(dict.fromkeys(name for _, run in colored for name in run.eval_folders))
-    runs = [run for _, run in colored]
-    made = [_benchmark(name, runs, BUDGET // len(names)) for name in names]
-    labels = [{"label": run.label, "color": color} for color, run in colored]
-    return {"runs": labels, "benchmarks": [b for b in made if b["problems"]]}
+    runs = []
+    labels = []
+    names: dict[str, None] = {}  # in order, each once
+    for group in groups:
+        for run in group.runs:
+            if run.eval_folders:
+                runs.append(run)
+                labels.append({"label": run.label, "color": group.color})
+                names |= dict.fromkeys(run.eval_folders)
+    benchmarks = []
+    for name in names:
+        benchmark = _benchmark(name, runs, BUDGET // len(names))
+        if benchmark["problems"]:
+            benchmarks.append(benchmark)
+    return {"runs": labels, "benchmarks": benchmarks}
 
 
 def _benchmark(name: str, runs: Sequence[LoadedRun], budget: int) -> dict[str, Any]:
-    ids = list(dict.fromkeys(i for run in runs for i in run.evals.get(name, {}).get("ids", [])))
-    chosen = spread(ids, PROBLEMS)
+    ids: dict[str, None] = {}  # in order, each once
+    samples = 0
+    for run in runs:
+        if name in run.evals:
+            ids |= dict.fromkeys(run.evals[name].get("ids", []))
+            samples = max(samples, run.evals[name]["samples"])
+    chosen = spread([*ids], PROBLEMS)
     stored = [Stored.read(run.eval_folders.get(name), chosen) for run in runs]
     problems = {}
     size = 0
@@ -45,7 +59,6 @@ def _benchmark(name: str, runs: Sequence[LoadedRun], budget: int) -> dict[str, A
         if problems and size > budget:
             break
         problems[problem] = case
-    samples = max(run.evals[name]["samples"] for run in runs if name in run.evals)
     note = f"{len(problems)} of {len(ids)} problems"
     if samples > RESPONSES:
         note += f", up to {RESPONSES} of {samples} responses of each run"
@@ -56,7 +69,10 @@ def spread(ids: Sequence[str], number: int) -> list[str]:
     """Up to `number` ids evenly over the list, so that any first part of them is spread too."""
     number = min(number, len(ids))
     even = [ids[i * len(ids) // number] for i in range(number)]
-    return [even[i] for offset in range(8) for i in range(offset, len(even), 8)]
+    in_turn = []
+    for offset in range(8):
+        in_turn += even[offset::8]
+    return in_turn
 
 
 @dataclass
@@ -105,43 +121,58 @@ def pick_samples(verdicts: dict[int, dict[str, Any]]) -> set[int]:
     kinds: dict[str, list[int]] = {"right": [], "wrong": [], "other": []}
     for sample in sorted(verdicts):
         kinds.get(judgement(verdicts[sample]), kinds["other"]).append(sample)
-    turns = [sample for turn in zip_longest(*kinds.values()) for sample in turn]
-    return set([sample for sample in turns if sample is not None][:RESPONSES])
+    turns = chain.from_iterable(zip_longest(*kinds.values()))
+    samples = [sample for sample in turns if sample is not None]
+    return set(samples[:RESPONSES])
 
 
 def judgement(verdict: dict[str, Any]) -> str:
     """right, wrong, or why there is no verdict."""
-    right = "right" if verdict["reward"] >= RIGHT else "wrong"
-    return right if verdict["status"] == "ok" else verdict["status"]
+    if verdict["status"] != "ok":
+        return verdict["status"]
+    if verdict["reward"] >= RIGHT:
+        return "right"
+    return "wrong"
 
 
 def _response(
     generation: dict[str, Any], verdict: dict[str, Any], answer_of: AnswerOf | None
 ) -> dict[str, Any]:
     text = generation["response"]
+    answer = ""
+    if answer_of:
+        answer = answer_of(text) or ""
+    tokens = ""
+    if generation["tokens"] >= 0:
+        tokens = format_number(generation["tokens"])
     return {
         "sample": generation["sample"],
         "text": shorten(text),
-        "answer": shorten((answer_of(text) if answer_of else None) or "", 200),
+        "answer": shorten(answer, 200),
         "verdict": judgement(verdict),
         "detail": shorten(verdict["detail"]),
         "reward": format_number(verdict["reward"]),
-        "tokens": format_number(generation["tokens"]) if generation["tokens"] >= 0 else "",
+        "tokens": tokens,
         "cut": generation["finish"] == "length",
     }
 
 
 def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
-    row = next((s.problems[problem] for s in stored if problem in s.problems), {})
+    row: dict[str, Any] = next((s.problems[problem] for s in stored if problem in s.problems), {})
     runs = []
     for of_run in stored:
         verdicts = of_run.verdicts.get(problem, {}).values()
         right = sum(judgement(verdict) == "right" for verdict in verdicts)
         responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
         runs.append({"right": right, "of": len(verdicts), "responses": responses})
-    texts = {k: shorten(str(row.get(k, ""))) for k in ("prompt", "answer")}
     info = {str(k): shorten(str(v), 200) for k, v in (row.get("info") or {}).items()}
-    return {"id": problem, **texts, "info": info, "runs": runs}
+    return {
+        "id": problem,
+        "prompt": shorten(str(row.get("prompt", ""))),
+        "answer": shorten(str(row.get("answer", ""))),
+        "info": info,
+        "runs": runs,
+    }
 
 
 def shorten(text: str, longest: int = LONGEST) -> str:

@@ -1,7 +1,6 @@
 """Two models on the same problems: what changed, and where."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 from math import floor
 from typing import Any
 
@@ -72,9 +71,15 @@ def _solved_counts(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[
 
 
 def _limits(n: int) -> list[tuple[float, float]]:
-    """(above, up to) of each bucket that a count can be in, scaled from 256 to n."""
-    edges = [-1.0, *(edge * n / BUCKETS[-1] for edge in BUCKETS[1:])]
-    return [(above, up_to) for above, up_to in pairwise(edges) if floor(above) < floor(up_to)]
+    """(above, up_to) of each bucket that a count can be in, scaled from 256 to n."""
+    limits = []
+    above = -1.0
+    for edge in BUCKETS[1:]:
+        up_to = edge * n / BUCKETS[-1]
+        if floor(above) < floor(up_to):
+            limits.append((above, up_to))
+        above = up_to
+    return limits
 
 
 def _bucket(before: Ints, after: Ints, above: float, up_to: float) -> dict[str, float | None]:

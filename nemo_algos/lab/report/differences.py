@@ -15,9 +15,15 @@ Difference = tuple[str, list[str]]  # key, value in each run
 
 def differing(runs: Sequence[LoadedRun]) -> list[Difference]:
     """Rows of the config, versions, git state and evaluations, where the runs differ."""
-    benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
-    parts = [*((part,) for part in RECORDED), *(("eval", name) for name in benchmarks)]
-    return [row for part in parts for row in _of_part(part, runs)]
+    benchmarks: dict[str, None] = {}  # in order, each once
+    for run in runs:
+        benchmarks |= dict.fromkeys(run.evals)
+    rows = []
+    for part in RECORDED:
+        rows += _of_part((part,), runs)
+    for benchmark in benchmarks:
+        rows += _of_part(("eval", benchmark), runs)
+    return rows
 
 
 def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
@@ -32,19 +38,24 @@ def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
                 labels.setdefault(value, []).append(run.label)
             listed = ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
             found.append(f"{name} is {listed}")
-    return [f"The runs were not evaluated in the same way: {'; '.join(found)}."] if found else []
+    if not found:
+        return []
+    return [f"The runs were not evaluated in the same way: {'; '.join(found)}."]
 
 
 def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Difference]:
     flat = [flatten(run.manifest, part) for run in runs]
-    recorded = [one for one in flat if one]
+    keys = set[str]().union(*flat) - set(PLACES)
     rows = []
-    for key in sorted({key for one in recorded for key in one} - set(PLACES)):
-        values = {one.get(key, MISSING) for one in recorded}
+    for key in sorted(keys):
+        row = []
+        for of_run in flat:
+            row.append(of_run.get(key, MISSING) if of_run else "")  # "": nothing was recorded
+        values = {value for value, of_run in zip(row, flat, strict=True) if of_run}
         if "versions" in key.split("."):
             values.discard(MISSING)  # not recorded, which is no other version
         if len(values) > 1:
-            rows.append((key, [one.get(key, MISSING) if one else "" for one in flat]))
+            rows.append((key, row))
     return rows
 
 

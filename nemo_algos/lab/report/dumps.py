@@ -19,8 +19,11 @@ DIGITS = 6
 
 def files(folder: Path) -> list[Path]:
     """Those of a folder, or of its folder mismatch, in the order of their steps."""
-    found = [p for place in (folder, folder / "mismatch") for k in KINDS for p in place.glob(k)]
-    return sorted((p for p in found if re.search(r"\d", p.stem)), key=_step)
+    numbered = []
+    for place in (folder, folder / "mismatch"):
+        for kind in KINDS:
+            numbered += [path for path in place.glob(kind) if re.search(r"\d", path.stem)]
+    return sorted(numbered, key=_step)
 
 
 def _step(path: Path) -> int:

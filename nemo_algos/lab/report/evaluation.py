@@ -1,6 +1,7 @@
 """Figures of one benchmark: curves over k, diversity, difficulty."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,22 +34,30 @@ Curve = dict[str, Any]  # "k", "value", "low", "high": lists of equal length
 def figures(
     benchmark: str, groups: Sequence[Group], buckets: Sequence[tuple[float, float]]
 ) -> list[Figure]:
-    """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
-    with_it = [(g, tuple(run for run in g.runs if benchmark in run.evals)) for g in groups]
-    having = [group._replace(runs=runs) for group, runs in with_it if runs]
-    made = [
-        *(_over_k(name, benchmark, having) for name in CURVES),
-        _over_thresholds(benchmark, having),
-        by_difficulty(benchmark, having, buckets),
-    ]
-    return [figure for figure in made if figure.lines]
+    """Those that at least one run has; buckets: (above, up_to) right responses of the first run."""
+    having = []
+    for group in groups:
+        runs = tuple(run for run in group.runs if benchmark in run.evals)
+        if runs:
+            having.append(group._replace(runs=runs))
+    drawn = [_over_k(name, benchmark, having) for name in CURVES]
+    drawn.append(_over_thresholds(benchmark, having))
+    drawn.append(by_difficulty(benchmark, having, buckets))
+    return [figure for figure in drawn if figure.lines]
 
 
 def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure | Matrix]:
     """Histograms of pairs' similarity, of right responses and of all; then the matrix of pairs."""
-    made = [_histogram(benchmark, groups, s, side) for side in SIDES for s in SIMILARITIES]
+    drawn: list[Figure | Matrix] = []
+    for side in SIDES:
+        for similarity in SIMILARITIES:
+            histogram = _histogram(benchmark, groups, similarity, side)
+            if histogram.lines:
+                drawn.append(histogram)
     pairs = _pairs(benchmark, groups)
-    return [*(figure for figure in made if figure.lines), *([pairs] if pairs else [])]
+    if pairs:
+        drawn.append(pairs)
+    return drawn
 
 
 def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
@@ -56,9 +65,14 @@ def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
 
     None for embeddings, which no evaluation keeps.
     """
-    having = [(g, run) for g in groups for run in g.runs[:1] if benchmark in run.evals]
-    sides = [Side(g.label, r.evals[benchmark], r.eval_folders[benchmark]) for g, r in having]
-    similarity = sides[0].measured["settings"]["ucc_similarity"] if sides else "embedding"
+    sides = []
+    for group in groups:
+        run = group.runs[0]
+        if benchmark in run.evals:
+            sides.append(Side(group.label, run.evals[benchmark], run.eval_folders[benchmark]))
+    if not sides:
+        return None
+    similarity = sides[0].measured["settings"]["ucc_similarity"]
     if similarity == "embedding":
         return None
     title = f"{SIMILARITIES[similarity]}, pairs of responses"
@@ -70,7 +84,11 @@ def _lines(
 ) -> list[Line]:
     lines = []
     for group in groups:
-        curves = [c for run in group.runs if (c := curve_of(run.evals[benchmark]))]
+        curves = []
+        for run in group.runs:
+            curve = curve_of(run.evals[benchmark])
+            if curve:
+                curves.append(curve)
         if curves:
             x, y, low, high = combine(curves)
             lines.append(Line(group.label, group.color, x, y, low, high, dashed=group.dashed))
@@ -79,14 +97,18 @@ def _lines(
 
 def combine(curves: Sequence[Curve]) -> tuple[list[float], ...]:
     """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
-    ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
+    shared = set(curves[0]["k"]).intersection(*(curve["k"] for curve in curves))
+    ks = [k for k in curves[0]["k"] if k in shared]
+    values = np.mean([_at(curve, "value", ks) for curve in curves], axis=0)
+    lows = np.min([_at(curve, "low", ks) for curve in curves], axis=0)
+    highs = np.max([_at(curve, "high", ks) for curve in curves], axis=0)
+    return ks, values.tolist(), lows.tolist(), highs.tolist()
 
-    def row(curve: Curve, part: str) -> list[float]:
-        at = dict(zip(curve["k"], curve[part], strict=True))
-        return [np.nan if at[k] is None else float(at[k]) for k in ks]
 
-    parts = {"value": np.mean, "low": np.min, "high": np.max}
-    return ks, *(f([row(c, part) for c in curves], axis=0).tolist() for part, f in parts.items())
+def _at(curve: Curve, part: str, ks: Sequence[float]) -> np.ndarray:
+    """A part of the curve at each k; NaN where it has no value."""
+    by_k = dict(zip(curve["k"], curve[part], strict=True))
+    return np.array([by_k[k] for k in ks], dtype=float)  # makes NaN of None
 
 
 def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
@@ -103,23 +125,26 @@ def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
 def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
     """The caption's sentence: from which similarity on two right responses are one solution."""
     by_rule: dict[str, list[str]] = {}
-    for run in (run for group in groups for run in group.runs):
-        settings = run.evals[benchmark]["settings"]
-        by_rule.setdefault(
-            f"{SIMILARITIES[settings['ucc_similarity']]} ≥ {at or settings['ucc_threshold']}, "
-            f"{settings['linkage']} linkage",
-            [],
-        ).append(run.label)
-    named = [f"{rule} ({', '.join(labels)})" for rule, labels in by_rule.items()]
-    return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
+    for group in groups:
+        for run in group.runs:
+            settings = run.evals[benchmark]["settings"]
+            similarity = SIMILARITIES[settings["ucc_similarity"]]
+            threshold = at or settings["ucc_threshold"]
+            rule = f"{similarity} ≥ {threshold}, {settings['linkage']} linkage"
+            by_rule.setdefault(rule, []).append(run.label)
+    rules = list(by_rule)
+    if len(rules) > 1:
+        rules = [f"{rule} ({', '.join(labels)})" for rule, labels in by_rule.items()]
+    return f"One solution: {'; '.join(rules)}."
 
 
 def _unless_pass(curve: str, curves: dict[str, Curve]) -> Curve | None:
     """The curve; not best@k where every reward is 0 or 1, as that is pass@k."""
     found = curves.get(curve)
     passed = curves["pass@k"]["value"]
-    same = curve == "best@k" and found and np.allclose(found["value"], passed, rtol=1e-9)
-    return None if same else found
+    if curve == "best@k" and found and np.allclose(found["value"], passed, rtol=1e-9):
+        return None
+    return found
 
 
 def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
@@ -137,9 +162,14 @@ def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
 def _ucc_by_threshold(metrics: Measured) -> Curve | None:
     """UCC at the largest k as a curve over thresholds."""
     curves = metrics.get("ucc_by_threshold", {})
-    ordered = sorted(curves, key=float)
-    last = {part: [curves[t][part][-1] for t in ordered] for part in ("value", "low", "high")}
-    return {"k": [float(t) for t in ordered], **last} if curves else None
+    if not curves:
+        return None
+    over: Curve = {"k": [], "value": [], "low": [], "high": []}
+    for threshold in sorted(curves, key=float):
+        over["k"].append(float(threshold))
+        for part in ("value", "low", "high"):
+            over[part].append(curves[threshold][part][-1])
+    return over
 
 
 def by_difficulty(
@@ -147,26 +177,13 @@ def by_difficulty(
 ) -> Figure:
     """Mean reward of the problems that the first run answers right in so many of its responses."""
     lines = []
-    base = groups[0].runs[0].evals[benchmark] if groups else {}
-    for i, group in enumerate(groups if buckets else ()):
-        rows = np.array([_bucket_means(base, r.evals[benchmark], buckets) for r in group.runs])
+    if groups and buckets:
+        base = groups[0].runs[0].evals[benchmark]
         apart = min(0.14, 0.8 / len(groups))  # all of a bucket's points stay nearest to its tick
-        places = [b + apart * (i - (len(groups) - 1) / 2) for b in range(len(buckets))]
-        known = [not np.isnan(column).any() for column in rows.T]
-        x = [p for p, there in zip(places, known, strict=True) if there]
-        means, low, high = (f(rows[:, known], axis=0).tolist() for f in (np.mean, np.min, np.max))
-        several = len(rows) > 1
-        lines.append(
-            Line(
-                label=group.label,
-                color=group.color,
-                x=x,
-                y=means,
-                low=low if several else None,
-                high=high if several else None,
-                kind="points",
-            )
-        )
+        for i, group in enumerate(groups):
+            rows = [_bucket_means(base, run.evals[benchmark], buckets) for run in group.runs]
+            offset = apart * (i - (len(groups) - 1) / 2)
+            lines.append(_points(group, np.array(rows), offset))
     ticks = [bucket_name(*bucket) for bucket in buckets]
     name = f"{benchmark}_difficulty"
     x = "correct responses of the first run"
@@ -175,34 +192,59 @@ def by_difficulty(
     return Figure(name, "Mean by difficulty", x, y, lines, caption, ticks=ticks)
 
 
+def _points(group: Group, rows: np.ndarray, offset: float) -> Line:
+    """Rows [runs, buckets], over the buckets that have a value in every run."""
+    known = ~np.isnan(rows).any(axis=0)
+    line = Line(
+        label=group.label,
+        color=group.color,
+        x=[bucket + offset for bucket in np.flatnonzero(known).tolist()],
+        y=rows[:, known].mean(axis=0).tolist(),
+        kind="points",
+    )
+    if len(rows) == 1:
+        return line
+    low = rows[:, known].min(axis=0).tolist()
+    return replace(line, low=low, high=rows[:, known].max(axis=0).tolist())
+
+
 def _bucket_means(
     base: Measured, tuned: Measured, buckets: Sequence[tuple[float, float]]
 ) -> list[float]:
     """tuned's mean reward of base's problems in each bucket; NaN for an empty one."""
     right = dict(zip(base["ids"], base["correct"], strict=True))
-    means = dict(zip(tuned["ids"], tuned["per_problem"]["mean"], strict=True))
-    shared = [i for i in base["ids"] if i in means]
-    # in (above, up_to]; the first bucket, whose `above` is 0, has 0 too
-    inside = [
-        [means[i] for i in shared if above < right[i] <= up_to or right[i] == above == 0]
-        for above, up_to in buckets
-    ]
-    return [float(np.mean(values)) if values else np.nan for values in inside]
+    rewards = dict(zip(tuned["ids"], tuned["per_problem"]["mean"], strict=True))
+    shared = [i for i in base["ids"] if i in rewards]
+    means = []
+    for above, up_to in buckets:
+        inside = [rewards[i] for i in shared if _within(right[i], above, up_to)]
+        means.append(float(np.mean(inside)) if inside else np.nan)
+    return means
+
+
+def _within(count: float, above: float, up_to: float) -> bool:
+    """In (above, up_to]; the first bucket, whose `above` is 0, has 0 too."""
+    return above < count <= up_to or count == above == 0
 
 
 def bucket_name(above: float, up_to: float) -> str:
     """(0, 2) is "0-2", (2, 8) is "3-8", (2, 3) is "3"."""
     low = 0 if above == 0 else int(above) + 1
     high = int(up_to)
-    return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
+    if low == high:
+        return str(low)
+    return f"{low}–{high}"  # noqa: RUF001
 
 
 def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: str) -> Figure:
     lines = []
     for group in groups:
-        found = [run.evals.get(benchmark, {}).get("histograms", {}) for run in group.runs]
-        found = [h[similarity] for h in found if similarity in h]
-        counts = np.sum([h[side] for h in found], axis=0)
+        found = []
+        for run in group.runs:
+            histograms = run.evals.get(benchmark, {}).get("histograms", {})
+            if similarity in histograms:
+                found.append(histograms[similarity])
+        counts = np.sum([histogram[side] for histogram in found], axis=0)
         if counts.sum() > 0:
             shares = (counts / counts.sum()).tolist()
             style = {"kind": "steps", "dashed": group.dashed}

@@ -40,13 +40,15 @@ class Line:
 
     def values(self) -> dict[str, Any]:
         """For the page: five digits of every, of long lines every second, third, ... point."""
-        x = [*np.add(self.x[1:], self.x[:-1]) / 2] if self.kind == "steps" else self.x
+        x = self.x
+        if self.kind == "steps":
+            x = [*np.add(self.x[1:], self.x[:-1]) / 2]
         rows = {"x": x, "y": self.y, "low": self.low or [], "high": self.high or []}
         every = slice(None, None, -(-len(self.y) // POINTS) or 1)
-        columns = {
-            k: [float(f"{v:.{9 if k == 'x' else 5}g}") if isfinite(v) else None for v in row[every]]
-            for k, row in rows.items()
-        }
+        columns = {}
+        for name, row in rows.items():
+            digits = 9 if name == "x" else 5
+            columns[name] = [_rounded(value, digits) for value in row[every]]
         return {"label": self.label, "color": self.color, "smooth": self.smooth > 0, **columns}
 
 
@@ -127,21 +129,29 @@ class Figure:
         writer.writerow(("series", self.x_label or "x", "value", "low", "high"))
         for line in self.lines:
             blank = [""] * len(line.y)
-            named = self.ticks or line.x
-            xs = [self.ticks[round(x)] for x in line.x] if self.ticks else named[: len(line.y)]
-            rows = zip(xs, line.y, line.low or blank, line.high or blank, strict=True)
-            writer.writerows((line.label, *row) for row in rows)
+            xs = line.x[: len(line.y)]
+            if self.ticks:
+                xs = [self.ticks[round(x)] for x in line.x]
+            for point in zip(xs, line.y, line.low or blank, line.high or blank, strict=True):
+                writer.writerow((line.label, *point))
         return out.getvalue()
 
     @property
     def nonfinite(self) -> int:
         """Values that are no numbers; they are marked at the top edge."""
-        return sum(not isfinite(y) for line in self.lines for y in line.y)
+        count = 0
+        for line in self.lines:
+            count += sum(not isfinite(y) for y in line.y)
+        return count
 
     @property
     def zeros(self) -> int:
         """Values that a log scale has no place for; they are marked at the bottom edge."""
-        return sum(y <= 0 for line in self.lines for y in line.y) if self.scale == "log" else 0
+        count = 0
+        if self.scale == "log":
+            for line in self.lines:
+                count += sum(y <= 0 for y in line.y)
+        return count
 
 
 def _line(axes: Any, line: Line) -> None:
@@ -180,6 +190,13 @@ def _mark(axes: Any, line: Line, height: float, bad: Callable[[float], bool]) ->
     places = [x for x, y in zip(line.x, line.y, strict=False) if bad(y)]
     across = axes.get_xaxis_transform()  # x in data, y in shares of the height
     axes.plot(places, [height] * len(places), "x", color=line.color, transform=across, markersize=5)
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    """To so many significant digits; None, as JSON has no other word, for one not finite."""
+    if not isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
 
 
 def running_mean(y: np.ndarray, width: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from math import isfinite, log
+from math import inf, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,21 @@ PER_TOKEN = ("entropy", "advantage", "ratio", "low", "high")
 
 def heat(groups: Sequence[Group]) -> dict[str, Any]:
     """{"runs": [{label, color, steps}], "scales", "note"} of the runs with traces."""
-    traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
+    traced = []
+    for group in groups:
+        traced += [(group.color, run) for run in group.runs if run.traces]
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
     runs = []
     notes = []
+    rows = []
     for color, run in traced:
+        rows += run.traces
         steps = _steps(run)
         kept = _within(steps, BUDGET // len(traced))
         if len(kept) < len(steps):
             notes.append(f"{run.label}: {len(kept)} of {len(steps)} traced steps are shown.")
         runs.append({"label": run.label, "color": color, "steps": kept})
-    rows = [row for _, run in traced for row in run.traces]
     return {"runs": runs, "scales": _scales(rows), "note": " ".join(notes)}
 
 
@@ -44,8 +47,12 @@ def _steps(run: LoadedRun) -> list[dict[str, Any]]:
 
 def _column(values: list[float] | None) -> list[str] | str | None:
     """As text, once where all tokens have the same."""
-    written = [format_number(x) for x in values or ()]
-    return None if values is None else written[0] if len(set(written)) == 1 else written
+    if values is None:
+        return None
+    written = [format_number(x) for x in values]
+    if len(set(written)) == 1:
+        return written[0]
+    return written
 
 
 def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
@@ -60,11 +67,16 @@ def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 
 def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Where the colours end, the same for all runs: 99th percentiles, but no less than `least`."""
-    found = {
-        "entropy": [x for row in rows for x in row["entropy"] or ()],
-        "ratio": [abs(log(x)) for row in rows for x in row["ratio"] if 0 < x < float("inf")],
-        "advantage": [abs(x) for row in rows for x in row["advantage"]],
-    }
-    ends = {k: [x for x in v if isfinite(x)] or [0.0] for k, v in found.items()}
+    sizes: dict[str, list[float]] = {"entropy": [], "ratio": [], "advantage": []}
+    for row in rows:
+        sizes["entropy"] += row["entropy"] or ()
+        sizes["ratio"] += [abs(log(x)) for x in row["ratio"] if 0 < x < inf]
+        sizes["advantage"] += [abs(x) for x in row["advantage"]]
     least = {"entropy": 1e-3, "ratio": log(1.2), "advantage": 1e-3}
-    return {k: max(float(np.percentile(v, 99)), least[k]) for k, v in ends.items()}
+    ends = {}
+    for name, values in sizes.items():
+        finite = [x for x in values if isfinite(x)]
+        ends[name] = least[name]
+        if finite:
+            ends[name] = max(float(np.percentile(finite, 99)), least[name])
+    return ends

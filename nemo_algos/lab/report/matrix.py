@@ -38,7 +38,9 @@ class Panel(NamedTuple):
     def mean(self) -> float:
         """Over pairs; nan of one response."""
         above = self.values[np.triu_indices(len(self.values), 1)]
-        return float(above.mean()) if len(above) else float("nan")
+        if len(above):
+            return float(above.mean())
+        return float("nan")
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ class Matrix:
         widest = max(len(panel.values) for panel in self.lines)
         writer.writerow(("series", "response", *range(widest)))
         for panel in self.lines:
-            rows = enumerate(panel.values)
-            writer.writerows((panel.label, i, *(f"{v:.5g}" for v in row)) for i, row in rows)
+            for i, row in enumerate(panel.values):
+                writer.writerow((panel.label, i, *(f"{value:.5g}" for value in row)))
         return out.getvalue()
 
 
@@ -97,11 +99,16 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
     """
     from nemo_algos.lab.evals.metrics.diversity import of_responses
 
-    if (problem := most_right(sides)) is None:
+    problem = most_right(sides)
+    if problem is None:
         return None
-    texts = [(side, responses(side, problem)) for side in sides]
-    panels = [Panel(side.label, of_responses(similarity, rows)) for side, rows in texts]
-    right = " and ".join(f"{_right(side)[problem]} of {len(rows)}" for side, rows in texts)
+    panels = []
+    counts = []
+    for side in sides:
+        texts = responses(side, problem)
+        panels.append(Panel(side.label, of_responses(similarity, texts)))
+        counts.append(f"{_right(side)[problem]} of {len(texts)}")
+    right = " and ".join(counts)
     rule = RULE.format(every="every run" if len(sides) > 1 else "the run")
     caption = (
         f"Responses to problem {problem} ({right} correct), in the order of sampling. It is {rule}."
@@ -112,8 +119,14 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
 def most_right(sides: Sequence[Side]) -> str | None:
     """The problem with the most right responses in the run that has fewest; the first of equals."""
     counts = [_right(side) for side in sides]
-    shared = [i for i in counts[0] if all(i in count for count in counts)]
-    return max(shared, key=lambda i: min(count[i] for count in counts), default=None)
+    best = None
+    most = -1
+    for problem in counts[0]:
+        fewest = min(count.get(problem, -1) for count in counts)
+        if fewest > most:
+            best = problem
+            most = fewest
+    return best
 
 
 def _right(side: Side) -> dict[str, int]:
@@ -129,7 +142,8 @@ def responses(side: Side, problem: str) -> list[str]:
     samples = side.measured["samples"]
     rows = read_lines(file, GenerationLine) if file.exists() else ()
     found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
-    if lacking := [i for i in range(samples) if i not in found]:
+    lacking = [i for i in range(samples) if i not in found]
+    if lacking:
         raise ValueError(
             f"{len(lacking)} of {samples} responses to {problem} are missing in {file}. "
             "Run `nemo-algos eval` again."

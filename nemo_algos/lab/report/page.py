@@ -26,14 +26,23 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     left_out = list[str]()
     runs = read_runs(folders, left_out)
     grouped = groups(runs)
-    benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
-    against = {name: summary.differences(runs, name) for name in benchmarks}
+    against: dict[str, summary.Differences] = {}  # by benchmark
+    for run in runs:
+        for name in run.evals:
+            if name not in against:
+                against[name] = summary.differences(runs, name)
     embedded = {"cases": cases(grouped), "heat": heat(grouped)}
     curves, zero = training.figures(grouped)
     out.mkdir(parents=True, exist_ok=True)
-    if (out / "index.html").exists():  # an earlier report, with its figures
-        for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
-            figure.unlink()
+    path = out / "index.html"
+    if path.exists():  # an earlier report, with its figures
+        for kind in ("png", "csv"):
+            for figure in (out / "figures").glob(f"*.{kind}"):
+                figure.unlink()
+    colors = {}
+    for group in grouped:
+        for run in group.runs:
+            colors[run.label] = group.color
     values = {
         "runs": runs,
         "left_out": left_out,
@@ -43,13 +52,13 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         "zero": zero,
         "overview": summary.overview(runs, against) if against else None,
         "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
-        "colors": {run.label: group.color for group in grouped for run in group.runs},
+        "colors": colors,
         "differing": differences.differing(runs),
         "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],
         **embedded,
         "written": time.strftime("%Y-%m-%d %H:%M"),
     }
-    page.write(path := out / "index.html", "report.html", values)
+    page.write(path, "report.html", values)
     return path
 
 

@@ -15,6 +15,7 @@ from nemo_algos.lab.report import dumps
 from nemo_algos.lab.report.trainers import (
     STATE,
     Series,
+    in_order,
     our_name,
     read_trl,
     read_verl,
@@ -57,17 +58,23 @@ def read_runs(folders: Sequence[Path], left_out: list[str] | None = None) -> lis
     left_out: is given a sentence on each folder that cannot be read, while another one can. Raises
     ValueError that says what is wrong with a folder: without left_out, or with the last one.
     """
-    found: dict[Path, LoadedRun] = {}
+    paths: list[Path] = []
+    runs: list[LoadedRun] = []
     distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
     for folder in distinct:
         try:
-            found[folder] = read_run(folder)
+            runs.append(read_run(folder))
         except (ValueError, OSError) as error:
-            if left_out is None or (folder == distinct[-1] and not found):
+            if left_out is None or (folder == distinct[-1] and not runs):
                 raise
             left_out.append(f"Left out: {error}")
-    named = labels([path.with_suffix("") if path.is_file() else path for path in found])
-    return [replace(r, label=label) for r, label in zip(found.values(), named, strict=True)]
+            continue
+        if folder.is_file():
+            paths.append(folder.with_suffix(""))
+        else:
+            paths.append(folder)
+    named = labels(paths)
+    return [replace(run, label=label) for run, label in zip(runs, named, strict=True)]
 
 
 def read_run(folder: Path) -> LoadedRun:
@@ -76,31 +83,16 @@ def read_run(folder: Path) -> LoadedRun:
         return _read_verl(folder, folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder. Name a run folder.")
-    ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
-    ours = ours or any(folder.glob("*/metrics.json"))
-    for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, STATE, *dumps.KINDS):
-        refuse_links_out(folder, pattern)
-    if logs := verl_logs(folder):
-        if len(logs) > 1:
-            names = ", ".join(path.name for path in logs)
-            raise ValueError(f"{folder} contains runs ({names}). Name them, such as {logs[0]}.")
-        return _read_verl(folder, logs[0])
-    if (folder / "metrics.jsonl").exists():
-        return _training(folder)
-    if evals := evaluations(folder):
-        return _read_evaluations(LoadedRun("", folder), evals)
-    below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
-    below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
-    if state := trl_state(folder):
-        return _read_trl(folder, state)
-    below |= {p.parents[1] for p in folder.glob(f"*/**/checkpoint-*/{STATE}")}
-    if within := sorted(below):
-        names = ", ".join(str(p.relative_to(folder)) for p in within)
-        raise ValueError(f"{folder} contains runs ({names}). Name them, such as {within[0]}.")
-    if metrics := read_events(folder):
-        return replace(read_nemo_run(folder), metrics=metrics)
-    if found := dumps.files(folder):
-        return LoadedRun("", folder, traces=[line for path in found for line in dumps.lines(path)])
+    _refuse_links(folder)
+    run = _read_marked(folder)
+    if run:
+        return run
+    within = _runs_within(folder)
+    if within:
+        raise _several(folder, [str(path.relative_to(folder)) for path in within], within[0])
+    run = _read_unmarked(folder)
+    if run:
+        return run
     if (folder / "generations.jsonl").exists():
         raise ValueError(f"{folder} has no metrics.json yet. Let `nemo-algos eval` finish.")
     raise ValueError(
@@ -110,23 +102,85 @@ def read_run(folder: Path) -> LoadedRun:
     )
 
 
+def _refuse_links(folder: Path) -> None:
+    """Raise ValueError if a file that would be read is a link out of the folder."""
+    ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
+    ours = ours or any(folder.glob("*/metrics.json"))
+    patterns = (EVENTS, RECORD, TRACE, STATE, *dumps.KINDS)
+    if ours:
+        patterns = ("*",)
+    for pattern in patterns:
+        refuse_links_out(folder, pattern)
+
+
+def _read_marked(folder: Path) -> LoadedRun | None:
+    """The run of a folder with a file that says whose it is; None without one."""
+    logs = verl_logs(folder)
+    if len(logs) > 1:
+        raise _several(folder, [path.name for path in logs], logs[0])
+    if logs:
+        return _read_verl(folder, logs[0])
+    if (folder / "metrics.jsonl").exists():
+        return _training(folder)
+    evals = evaluations(folder)
+    if evals:
+        return _read_evaluations(LoadedRun("", folder), evals)
+    state = trl_state(folder)
+    if state:
+        return _read_trl(folder, state)
+    return None
+
+
+def _runs_within(folder: Path) -> list[Path]:
+    """Folders of training runs at any depth below this one."""
+    below = set[Path]()
+    for metrics in folder.glob("*/**/metrics.jsonl"):
+        below.add(metrics.parent)
+    for inside in (f"tensorboard/{EVENTS}", f"checkpoint-*/{STATE}"):
+        for file in folder.glob(f"*/**/{inside}"):
+            below.add(file.parents[1])
+    return sorted(below)
+
+
+def _several(folder: Path, names: Sequence[str], first: Path) -> ValueError:
+    return ValueError(f"{folder} contains runs ({', '.join(names)}). Name them, such as {first}.")
+
+
+def _read_unmarked(folder: Path) -> LoadedRun | None:
+    """NeMo-RL's logs, or else log-prob dumps; None where there are neither."""
+    metrics = read_events(folder)
+    if metrics:
+        return replace(read_nemo_run(folder), metrics=metrics)
+    if dumps.files(folder):
+        return LoadedRun("", folder, traces=_dumped(folder))
+    return None
+
+
+def _dumped(folder: Path) -> list[dict[str, Any]]:
+    """The lines of all log-prob dumps in the folder."""
+    lines = []
+    for path in dumps.files(folder):
+        lines += dumps.lines(path)
+    return lines
+
+
 def read_events(folder: Path) -> dict[str, Series]:
     """NeMo-RL's scalars; of a step logged twice (a resumed run) the last counts."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    values: dict[str, dict[int, tuple[float, float]]] = {}
+    times: dict[tuple[str, int], float] = {}
+    values: dict[str, dict[int, float]] = {}
     for place in sorted({p.parent for p in folder.rglob(EVENTS)}):
         events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
         tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
         for tag in tags:
-            steps = values.setdefault(our_name(tag), {})
+            name = our_name(tag)
+            by_step = values.setdefault(name, {})
             for event in events.Scalars(tag):
-                if event.wall_time >= steps.get(event.step, (0.0, 0.0))[0]:
-                    steps[event.step] = event.wall_time, event.value
-    return {
-        name: ([float(s) for s in sorted(steps)], [steps[s][1] for s in sorted(steps)])
-        for name, steps in values.items()
-    }
+                if event.wall_time >= times.get((name, event.step), 0.0):
+                    times[name, event.step] = event.wall_time
+                    by_step[event.step] = event.value
+    return {name: in_order(by_step) for name, by_step in values.items()}
 
 
 def read_nemo_run(folder: Path) -> LoadedRun:
@@ -135,21 +189,22 @@ def read_nemo_run(folder: Path) -> LoadedRun:
     manifest = read_object(records[-1], RunManifest) if records else {}
     by_step: dict[int, list[dict[str, Any]]] = {}
     for path in sorted(folder.rglob(TRACE)):
-        lines = list(read_lines(path, TraceLine))
-        by_step |= {step: [x for x in lines if x["step"] == step] for step in _steps(lines)}
-    return LoadedRun("", folder, manifest, traces=[x for s in sorted(by_step) for x in by_step[s]])
-
-
-def _steps(lines: Sequence[dict[str, Any]]) -> set[int]:
-    return {line["step"] for line in lines}
+        of_file: dict[int, list[dict[str, Any]]] = {}
+        for line in read_lines(path, TraceLine):
+            of_file.setdefault(line["step"], []).append(line)
+        by_step |= of_file
+    traces = []
+    for step in sorted(by_step):
+        traces += by_step[step]
+    return LoadedRun("", folder, manifest, traces=traces)
 
 
 def _read_trl(folder: Path, state: Path) -> LoadedRun:
     metrics = read_trl(state)
     if not metrics:
         raise ValueError(f"{state} does not contain a logged step yet. Train first.")
-    traces = [line for path in dumps.files(folder) for line in dumps.lines(path)]
-    return LoadedRun("", folder, _if_there(folder / RECORD, RunManifest), metrics, traces)
+    manifest = _if_there(folder / RECORD, RunManifest)
+    return LoadedRun("", folder, manifest, metrics, _dumped(folder))
 
 
 def _read_verl(place: Path, log: Path) -> LoadedRun:
@@ -178,25 +233,34 @@ def _training(folder: Path) -> LoadedRun:
 
 
 def _read_evaluations(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
-    evals = {name: read_object(path / "metrics.json", Measured) for name, path in folders.items()}
-    recorded = {
-        name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}
-        for name, folder in folders.items()
-    }
-    manifest = {**run.manifest, "eval": recorded} if recorded else run.manifest
-    return replace(run, manifest=manifest, evals=evals, eval_folders=folders)
+    evals = {}
+    recorded = {}
+    for name, folder in folders.items():
+        evals[name] = read_object(folder / "metrics.json", Measured)
+        manifest = _if_there(folder / "manifest.json")
+        recorded[name] = {**manifest, "metrics": evals[name]["settings"]}
+    if recorded:
+        run = replace(run, manifest={**run.manifest, "eval": recorded})
+    return replace(run, evals=evals, eval_folders=folders)
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
     """Folders of finished evaluations by benchmark: this one, or those in it."""
-    found = [folder] if (folder / "metrics.json").exists() else []
-    found += sorted(path.parent for path in folder.glob("*/metrics.json"))
-    named = [(read_object(path / "metrics.json").get("benchmark"), path) for path in found]
-    return {str(name): path for name, path in named if name}  # no name: someone else's file
+    files = sorted(folder.glob("*/metrics.json"))
+    if (folder / "metrics.json").exists():
+        files.insert(0, folder / "metrics.json")
+    by_benchmark = {}
+    for file in files:
+        name = read_object(file).get("benchmark")
+        if name:  # without one it is someone else's file
+            by_benchmark[str(name)] = file.parent
+    return by_benchmark
 
 
 def _if_there(path: Path, shape: type[JsonObject] = JsonObject) -> dict[str, Any]:
-    return read_object(path, shape) if path.exists() else {}
+    if path.exists():
+        return read_object(path, shape)
+    return {}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -205,13 +269,18 @@ def labels(folders: Sequence[Path]) -> list[str]:
         return [_short(folders[0].parts[-2:])]
     parts = [folder.parts for folder in folders]
     ahead = _common(parts)
-    behind = _common([p[ahead:][::-1] for p in parts])
-    while ahead > 1 and any((*p, "exp_")[ahead].startswith("exp_") for p in parts):
+    behind = _common([path[ahead:][::-1] for path in parts])
+    while ahead > 1 and any((*path, "exp_")[ahead].startswith("exp_") for path in parts):
         ahead -= 1  # exp_001 alone says little, and nothing less: begin one folder above
-    named = [p[ahead : len(p) - behind] for p in parts]
-    unnumbered = [tuple(x for x in n if not x.startswith("exp_")) for n in named]
-    distinct = all(unnumbered) and len(set(unnumbered)) == len(folders)
-    return [_short(n) for n in (unnumbered if distinct else named)]
+    differing = [path[ahead : len(path) - behind] for path in parts]
+    unnumbered = [_unnumbered(path) for path in differing]
+    if all(unnumbered) and len(set(unnumbered)) == len(folders):
+        differing = unnumbered
+    return [_short(path) for path in differing]
+
+
+def _unnumbered(parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for part in parts if not part.startswith("exp_"))
 
 
 def _common(parts: Sequence[Sequence[str]]) -> int:
@@ -234,18 +303,21 @@ class Group(NamedTuple):
 
 def groups(runs: Sequence[LoadedRun]) -> list[Group]:
     """In the order of the runs; a run without a recorded config is its own group."""
-    found: dict[tuple[str, int], list[LoadedRun]] = {}
+    alike: dict[tuple[str, int], list[LoadedRun]] = {}
     seen: Counter[tuple[str, Any]] = Counter()
     for run in runs:
         plain = {key: value for key, value in run.config.items() if key != "logger"}
         grpo = dict(plain.get("grpo", {}))
         seed = grpo.pop("seed", None)
-        recorded = "grpo" in run.config
-        config = json.dumps(plain | {"grpo": grpo}, sort_keys=True) if recorded else run.label
-        found.setdefault((config, seen[config, seed]), []).append(run)
+        config = run.label
+        if "grpo" in run.config:
+            config = json.dumps(plain | {"grpo": grpo}, sort_keys=True)
+        alike.setdefault((config, seen[config, seed]), []).append(run)
         seen[config, seed] += 1  # the same seed again is no other seed
-    made = []
-    for i, same in enumerate(found.values()):
-        label = same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
-        made.append(Group(label, COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same)))
-    return made
+    drawn = []
+    for i, members in enumerate(alike.values()):
+        label = members[0].label
+        if len(members) > 1:
+            label += f" ({len(members)} seeds)"
+        drawn.append(Group(label, COLORS[i % len(COLORS)], i >= len(COLORS), tuple(members)))
+    return drawn

@@ -45,48 +45,71 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     trained = [run for run in runs if run.metrics]
     if not trained:
         return None
-    measured = {c.title: c.metrics[0] for c in CURVES if c.name in MEASURED}
-    after = [[k for k in run.summary.get("after", {}) if k.startswith("pass@")] for run in trained]
-    held_out = list(dict.fromkeys(k for names in after for k in (*names[:1], *names[-1:])))
-    names = ["method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
+    measured = {chart.title: chart.metrics[0] for chart in CURVES if chart.name in MEASURED}
+    held_out = _held_out(trained)
+    names = ["method", "seed", "steps", *measured]
+    for metric in held_out:
+        names.append(f"held-out {metric}")
     columns = [_trained_cells(run, [*measured.values()], held_out) for run in trained]
-    rows = [
-        (name, cells)
-        for name, *cells in zip(names, *columns, strict=True)
-        if any(cell.text != MISSING for cell in cells)
-    ]
+    rows = []
+    for i, name in enumerate(names):
+        cells = [column[i] for column in columns]
+        if any(cell.text != MISSING for cell in cells):
+            rows.append((name, cells))
     note = "Metrics: mean over the last tenth of the steps."
-    note += " Held out: before → after training." if held_out else ""
+    if held_out:
+        note += " Held out: before → after training."
     notes = [note]
     methods = [run.config.get("method") for run in trained]
     if len(trained) > 1 and not any(methods.count(method) > 1 for method in methods):
         notes.append("One run of each method: a difference may be the seed's.")
-    return Table("Training", ["", *(run.label for run in trained)], rows, notes)
+    return Table("Training", ["", *_labels(trained)], rows, notes)
+
+
+def _held_out(runs: Sequence[LoadedRun]) -> list[str]:
+    """Of each run's pass@k after training those of the least and of the largest k, each once."""
+    shown: dict[str, None] = {}
+    for run in runs:
+        passes = [name for name in run.summary.get("after", {}) if name.startswith("pass@")]
+        shown |= dict.fromkeys(passes[:1] + passes[-1:])
+    return list(shown)
+
+
+def _labels(runs: Sequence[LoadedRun]) -> list[str]:
+    return [run.label for run in runs]
 
 
 def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:
     method = run.config.get("method") or {}
     written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
     parameters = "\n".join(f"{k}={v}" for k, v in method.items() if k != "name")
-    steps = max(s for series in run.metrics.values() for s in series[0])
-    before, after = (run.summary.get(k, {}) for k in ("before", "after"))
-    return [
+    logged = set[float]()
+    for steps, _ in run.metrics.values():
+        logged.update(steps)
+    last = max(logged)
+    cells = [
         TableCell(str(written), parameters),
         TableCell(format_number(run.config.get("grpo", {}).get("seed"))),
-        TableCell(format_number(steps)),
-        *(TableCell(format_number(_late(run, name, steps))) for name in measured),
-        *(
-            TableCell(f"{format_number(before.get(k))} → {format_number(after.get(k))}")
-            for k in held_out
-        ),
+        TableCell(format_number(last)),
     ]
+    for name in measured:
+        cells.append(TableCell(format_number(_late(run, name, last))))
+    before = run.summary.get("before", {})
+    after = run.summary.get("after", {})
+    for name in held_out:
+        change = f"{format_number(before.get(name))} → {format_number(after.get(name))}"
+        cells.append(TableCell(change))
+    return cells
 
 
 def _late(run: LoadedRun, name: str, last: float) -> float | None:
     """The mean over the steps of the run's last tenth, `last` its last step; None without one."""
+    begin = last - max(last // LAST, 1)
     steps, values = run.metrics.get(name, ([], []))
-    late = [v for step, v in zip(steps, values, strict=True) if step > last - max(last // LAST, 1)]
-    return float(np.mean(late)) if late else None
+    late = [value for step, value in zip(steps, values, strict=True) if step > begin]
+    if not late:
+        return None
+    return float(np.mean(late))
 
 
 def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:
@@ -105,47 +128,53 @@ def overview(runs: Sequence[LoadedRun], against: dict[str, Differences]) -> Tabl
     """Per benchmark the mean and pass@k at the largest k, a column per run."""
     columns = [run for run in runs if run.evals]
     rows: list[tuple[str, list[TableCell]]] = []
-    for benchmark in against:
+    for benchmark, differences in against.items():
         for name in ("mean", f"pass@{max(_ks(runs, benchmark))}"):
-            cells = [_cell(run, benchmark, name, against[benchmark]) for run in columns]
+            cells = [_cell(run, benchmark, name, differences) for run in columns]
             rows.append((f"{benchmark}: {name}", cells))
-        unjudged = [_unjudged_cell(r.evals.get(benchmark, {}).get("statuses", {})) for r in columns]
+        unjudged = []
+        for run in columns:
+            unjudged.append(_unjudged_cell(run.evals.get(benchmark, {}).get("statuses", {})))
         if any(cell.note for cell in unjudged):
             rows.append((f"{benchmark}: not judged", unjudged))
-    return Table("Evaluation", ["", *(run.label for run in columns)], rows)
+    return Table("Evaluation", ["", *_labels(columns)], rows)
 
 
 def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences) -> Table:
     """Every scalar, pass@k and UCC@k; a column per run."""
     columns = [run for run in runs if benchmark in run.evals]
-    metrics = [run.evals[benchmark] for run in columns]
-    size = [TableCell(f"{m['problems']} × {m['samples']}") for m in metrics]  # noqa: RUF001
-    scalars = dict.fromkeys(s for m in metrics for s in m["scalars"])
-    named = [
-        "mean",
-        *(f"pass@{k}" for k in _ks(columns, benchmark)),
-        f"ucc@{max(m['samples'] for m in metrics)}",
-        *(name for name in scalars if name != "mean"),
-    ]
-    rows = [
-        ("problems × samples", size),  # noqa: RUF001
-        *((name, [_cell(run, benchmark, name, against) for run in columns]) for name in named),
-        ("not judged", [_unjudged_cell(m["statuses"]) for m in metrics]),
-    ]
+    sizes = []
+    unjudged = []
+    scalars: dict[str, None] = {}  # in order, each once
+    largest = 0
+    for run in columns:
+        measured = run.evals[benchmark]
+        sizes.append(TableCell(f"{measured['problems']} × {measured['samples']}"))  # noqa: RUF001
+        unjudged.append(_unjudged_cell(measured["statuses"]))
+        scalars |= dict.fromkeys(measured["scalars"])
+        largest = max(largest, measured["samples"])
+    scalars.pop("mean", None)
+    passes = [f"pass@{k}" for k in _ks(columns, benchmark)]
+    rows = [("problems × samples", sizes)]  # noqa: RUF001
+    for name in ("mean", *passes, f"ucc@{largest}", *scalars):
+        rows.append((name, [_cell(run, benchmark, name, against) for run in columns]))
+    rows.append(("not judged", unjudged))
     notes = [f"{label}: {reason}" for label, reason in against.reasons.items()]
     for run in columns:
         counts = run.evals[benchmark].get("excluded", {})
         if counts:
             listed = ", ".join(f"{name} {count}" for name, count in counts.items())
             notes.append(f"{run.label}: some means exclude problems: {listed}.")
-    return Table("", ["", *(run.label for run in columns)], rows, notes)
+    return Table("", ["", *_labels(columns)], rows, notes)
 
 
 def _ks(runs: Sequence[LoadedRun], benchmark: str) -> list[int]:
     """The k that are shown: powers of 4, and the largest of all runs."""
-    having = [run.evals[benchmark] for run in runs if benchmark in run.evals]
-    every = {k for metrics in having for k in metrics["curves"]["pass@k"]["k"]}
-    return sorted(k for k in every if k in KS or k == max(every))
+    measured: set[int] = set()
+    for run in runs:
+        if benchmark in run.evals:
+            measured.update(run.evals[benchmark]["curves"]["pass@k"]["k"])
+    return sorted(k for k in measured if k in KS or k == max(measured))
 
 
 def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> TableCell:
@@ -159,15 +188,16 @@ def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Ta
     curve, at, k = name.rpartition("@")
     if not at:  # a scalar that was measured of another run only
         return TableCell(MISSING)
-    now, change = (_at(curves.get(f"{curve}@k"), int(k)) for curves in (metrics["curves"], paired))
-    return _interval(now, paired.get("ucc@n") if name == f"ucc@{metrics['samples']}" else change)
+    value = _at(metrics["curves"].get(f"{curve}@k"), int(k))
+    if name == f"ucc@{metrics['samples']}":
+        return _interval(value, paired.get("ucc@n"))
+    return _interval(value, _at(paired.get(f"{curve}@k"), int(k)))
 
 
 def _unjudged_cell(statuses: dict[str, int]) -> TableCell:
     bad = {status: n for status, n in statuses.items() if status != "ok" and n}
-    return TableCell(
-        format_number(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items())
-    )
+    listed = ", ".join(f"{status} {n}" for status, n in bad.items())
+    return TableCell(format_number(sum(bad.values())), listed)
 
 
 def _interval(interval: Any, difference: Any = None) -> TableCell:
@@ -195,12 +225,16 @@ def _at(curve: Any, k: int) -> Any:
 
 def pairing_warnings(against: Differences) -> list[str]:
     """A sentence for each run that has other problems than the first."""
-    return [
-        f"{label}: the difference covers {found['problems']} problems. It excludes {only['base']} "
-        f"that only the first run has and {only['tuned']} that only this one has."
-        for label, found in against.found.items()
-        if any((only := found["unpaired"]).values())
-    ]
+    warnings = []
+    for label, found in against.found.items():
+        only = found["unpaired"]
+        if any(only.values()):
+            warnings.append(
+                f"{label}: the difference covers {found['problems']} problems. It excludes "
+                f"{only['base']} that only the first run has and {only['tuned']} that only this "
+                "one has."
+            )
+    return warnings
 
 
 def flips(against: Differences) -> Table | None:
@@ -208,19 +242,18 @@ def flips(against: Differences) -> Table | None:
     if not against.found:
         return None
     buckets = next(iter(against.found.values()))["buckets"]
-    names = [bucket_name(b["above"], b["up_to"]) for b in buckets]
+    names = [bucket_name(bucket["above"], bucket["up_to"]) for bucket in buckets]
     rows = []
     for label, found in against.found.items():
         cells = []
-        s = found["solved"]
-        for b in found["buckets"]:
-            solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"
-            flipped = f"of {b['problems']}; flip rate {format_number(b['flip_rate'])}"
-            cells.append(TableCell(solved, flipped))
-        gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
-        rows.append(
-            (label, [*cells, TableCell(gained, f"McNemar p = {format_number(s['p_value'])}")])
-        )
+        for bucket in found["buckets"]:
+            before = bucket["problems"] - bucket["unsolved_by_base"]
+            flipped = f"of {bucket['problems']}; flip rate {format_number(bucket['flip_rate'])}"
+            cells.append(TableCell(f"{before} → {bucket['solved_by_tuned']}", flipped))
+        solved = found["solved"]
+        gained = f"+{solved['only_tuned']} −{solved['only_base']}"  # noqa: RUF001
+        cells.append(TableCell(gained, f"McNemar p = {format_number(solved['p_value'])}"))
+        rows.append((label, cells))
     title = "Problems solved at least once, before → after, by correct responses of the first run"
     note = "Flip rate: share of the bucket's problems that only the later run solves."
     return Table(title, ["run", *names, "gained, lost"], rows, [note])

@@ -106,10 +106,13 @@ def _series(rows: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Series]:
         ours_last = sorted(_numbers(row), key=lambda pair: our_name(pair[0]) == _plain(pair[0]))
         for name, value in ours_last:
             values.setdefault(our_name(name), {})[step] = value
-    return {
-        name: ([float(step) for step in sorted(found)], [found[step] for step in sorted(found)])
-        for name, found in values.items()
-    }
+    return {name: in_order(by_step) for name, by_step in values.items()}
+
+
+def in_order(by_step: dict[int, float]) -> Series:
+    """The steps in their order, and the values at them."""
+    steps = sorted(by_step)
+    return [float(step) for step in steps], [by_step[step] for step in steps]
 
 
 def _numbers(row: dict[str, Any]) -> Iterator[tuple[str, float]]:

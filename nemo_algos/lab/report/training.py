@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -75,27 +76,35 @@ def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
 
     A metric that is 0 at every step of every run is not drawn: the second list has its title.
     """
-    made = []
+    drawn = []
     zero = []
-    for curve in (*CURVES, *_own(groups)):
-        lines = [x for g in groups if (x := _line(curve, g))]
+    for chart in (*CURVES, *_own(groups)):
+        lines = []
+        for group in groups:
+            line = _line(chart, group)
+            if line:
+                lines.append(line)
         if not lines:
             continue
-        if all(value == 0 for line in lines for value in (*line.y, *(line.high or ()))):
-            zero.append(curve.title)
+        if all(_is_zero(line) for line in lines):
+            zero.append(chart.title)
             continue
-        made.append(
+        drawn.append(
             Figure(
-                name=f"training_{curve.name}",
-                title=curve.title,
+                name=f"training_{chart.name}",
+                title=chart.title,
                 x_label="step",
-                y_label=curve.y_label,
+                y_label=chart.y_label,
                 lines=lines,
-                caption=f"{CAPTIONS.get(curve.name, '')} {_equal(lines)}".strip(),
-                scale=curve.scale,
+                caption=f"{CAPTIONS.get(chart.name, '')} {_equal(lines)}".strip(),
+                scale=chart.scale,
             )
         )
-    return made, zero
+    return drawn, zero
+
+
+def _is_zero(line: Line) -> bool:
+    return not any(line.y) and not any(line.high or ())
 
 
 def _equal(lines: Sequence[Line]) -> str:
@@ -110,46 +119,61 @@ def _equal(lines: Sequence[Line]) -> str:
 
 def _own(groups: Sequence[Group]) -> list[Chart]:
     """A chart of each metric that is a method's own, or of a family that all runs may have."""
-    drawn = {metric for chart in CURVES for metric in chart.metrics}
-    runs = [run for group in groups for run in group.runs]
-    there = {name for run in runs for name in run.metrics} - drawn
-    families = FAMILIES.union(*(_methods(run) for run in runs))
-    named = sorted(name for name in there if name.partition("/")[0] in families or name in TIMES)
-    return [Chart(re.sub(r"\W", "_", name), name, "", (name,)) for name in named]
+    names = set[str]()
+    families = set(FAMILIES)
+    for group in groups:
+        for run in group.runs:
+            names.update(run.metrics)
+            families |= _methods(run)
+    for chart in CURVES:
+        names.difference_update(chart.metrics)
+    own = []
+    for name in sorted(names):
+        if name.partition("/")[0] in families or name in TIMES:
+            own.append(Chart(re.sub(r"\W", "_", name), name, "", (name,)))
+    return own
 
 
 def _methods(run: LoadedRun) -> set[str]:
     """The names in its method block, and that of a record of the user's own."""
-    block = run.config.get("method") or {}
-    parts = [part.get("name") if isinstance(part, dict) else part for part in block.values()]
-    own = str(run.manifest.get("method", "")).split("+")
-    return {part for part in (*parts, *own) if isinstance(part, str)}
+    names = set(str(run.manifest.get("method", "")).split("+"))
+    for part in (run.config.get("method") or {}).values():
+        name = part.get("name") if isinstance(part, dict) else part
+        if isinstance(name, str):
+            names.add(name)
+    return names
 
 
-def _line(curve: Chart, group: Group) -> Line | None:
+def _line(chart: Chart, group: Group) -> Line | None:
     """A run's metric; of several seeds the mean, and a band from the least to the largest."""
-    named = [(next((m for m in curve.metrics if m in r.metrics), None), r) for r in group.runs]
-    found = [(metric, run.metrics[metric]) for metric, run in named if metric]
-    if not found:
+    series = []
+    drawn = ""  # the metric of the first run that has one
+    for run in group.runs:
+        metric = next((name for name in chart.metrics if name in run.metrics), "")
+        if metric:
+            series.append(run.metrics[metric])
+            drawn = drawn or metric
+    if not series:
         return None
-    dashed = group.dashed or found[0][0] != curve.metrics[0]
-    steps, values = together([series for _, series in found])
-    window = max(len(steps) // WINDOWS, 1)
-    several = len(values) > 1
-    return Line(
+    steps, values = together(series)
+    line = Line(
         label=group.label,
         color=group.color,
         x=steps,
         y=values.mean(0).tolist(),
-        low=values.min(0).tolist() if several else None,
-        high=values.max(0).tolist() if several else None,
-        dashed=dashed,
-        smooth=window,
+        dashed=group.dashed or drawn != chart.metrics[0],
+        smooth=max(len(steps) // WINDOWS, 1),
     )
+    if len(values) == 1:
+        return line
+    return replace(line, low=values.min(0).tolist(), high=values.max(0).tolist())
 
 
 def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:
     """The steps that all have, and the values at them, [runs, steps]."""
     tables = [dict(zip(*one, strict=True)) for one in series]
-    steps = sorted(set.intersection(*(set(table) for table in tables)))
-    return steps, np.array([[table[s] for s in steps] for table in tables])
+    steps = sorted(set(tables[0]).intersection(*tables[1:]))
+    rows = []
+    for table in tables:
+        rows.append([table[step] for step in steps])
+    return steps, np.array(rows)

@@ -59,7 +59,9 @@ class Module:
     @cached_property
     def names(self) -> dict[str, ast.AST]:
         """What is bound at the top of the file, also below `if` and `try`."""
-        return dict(_bindings(parsed(self.path).body)) if self.path.is_file() else {}
+        if self.path.is_file():
+            return dict(_bindings(parsed(self.path).body))
+        return {}
 
     def find(self, name: str) -> "tuple[Module, ast.AST] | None":
         """Where a name is bound, and what to; None where that is not within NeMo-RL."""
@@ -222,7 +224,9 @@ def any_of(schemas: Iterable[Schema]) -> Schema:
         several += [part for part in parts if part not in several]
     if {} in several:
         return {}
-    return several[0] if len(several) == 1 else {"anyOf": several}
+    if len(several) == 1:
+        return several[0]
+    return {"anyOf": several}
 
 
 def _choice(values: list[Any]) -> Schema:

@@ -106,7 +106,9 @@ class Model(BaseModel):
     def expert(self) -> int:
         """Parameters of one routed expert."""
         e = self.mixture
-        return (2 + self.gated) * (e.latent or self.hidden_size) * e.features if e else 0
+        if e:
+            return (2 + self.gated) * (e.latent or self.hidden_size) * e.features
+        return 0
 
     @property
     def active_parameters(self) -> int:

@@ -95,7 +95,8 @@ def judge_composed(
 def refuse(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, none of which is an error. Raises ConfigError with every error."""
     found = list(findings)
-    if errors := [f for f in found if f.severity == "error"]:
+    errors = [f for f in found if f.severity == "error"]
+    if errors:
         raise ConfigError(errors)
     return found
 
@@ -113,6 +114,8 @@ def _model(plain: Mapping[str, object]) -> Model | None:
     except (ValueError, OSError):
         return None
     try:
-        return model(name, changed) if isinstance(changed, Mapping) else facts
+        if isinstance(changed, Mapping):
+            return model(name, changed)
+        return facts
     except ValueError as problem:
         raise ConfigError([Finding(OVERRIDES, str(problem))]) from None

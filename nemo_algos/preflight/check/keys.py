@@ -127,7 +127,9 @@ def _near(path: str, known: Set[str]) -> str:
     parts = [name.rpartition(".") for name in known]
     beside = sorted(last for above, _, last in parts if above == section)
     few = section and 0 < len(beside) <= FEW
-    return did_you_mean(key, beside) if few else did_you_mean(path, sorted(known))
+    if few:
+        return did_you_mean(key, beside)
+    return did_you_mean(path, sorted(known))
 
 
 def _environment(release: Release, name: str) -> list[str]:
@@ -145,9 +147,10 @@ def _closed(
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
     data = written.get("data")
     if isinstance(data, Mapping):
-        usual = data.get("default")
-        sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
-        closed["data"] = sets
+        closed["data"] = dict(data)
+        for split in SPLITS:
+            if split in data:
+                closed["data"][split] = _of_nemo_rl(data[split], data.get("default"))
     env = written.get("env")
     if isinstance(env, Mapping):
         vlm = _vlm(written, base)
@@ -174,7 +177,9 @@ def _of_nemo_rl(data_sets: Any, usual: Any) -> Any:
     both = [section for section in (usual, data_sets) if isinstance(section, Mapping)]
     names = [str(section["dataset_name"]) for section in both if section.get("dataset_name")]
     parts = names[-1].split(".") if names else []
-    return {} if len(parts) > 1 and all(part.isidentifier() for part in parts) else data_sets
+    if len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return {}
+    return data_sets
 
 
 def _open(path: str, known: Set[str]) -> bool:

@@ -264,7 +264,11 @@ def _windows(config: Any, layers: int) -> list[int]:
     if kinds is None:
         used = getattr(config, "use_sliding_window", True)
         return [(used and getattr(config, "sliding_window", None)) or 0] * layers
-    return [getattr(config, WINDOWS[k]) or 0 if k in WINDOWS else 0 for k in kinds]
+    windows = []
+    for kind in kinds:
+        window = getattr(config, WINDOWS[kind]) if kind in WINDOWS else None
+        windows.append(window or 0)
+    return windows
 
 
 def _attention(module: Any, config: Any) -> Attention:
@@ -297,12 +301,14 @@ def _experts(module: Any, config: Any, gated: bool) -> Experts:
     for name, parameter in module.named_parameters():
         if "shared" in name and parameter.dim() == 2 and min(parameter.shape) > 1:
             shared += parameter.numel()
-    chosen = [x for name in CHOSEN if (x := getattr(config, name, None))]
+    chosen = 0
+    for name in CHOSEN:
+        chosen = chosen or getattr(config, name, None)
     if not chosen:
         raise ValueError("config.json does not say how many experts a token meets")
     return Experts(
         number=routed[0].shape[0],
-        chosen=chosen[0],
+        chosen=chosen,
         features=sum(p.numel() for p in routed) // (routed[0].shape[0] * width),
         shared=shared // _width(config, gated),
         latent=latent,
@@ -332,11 +338,15 @@ def _has_bias(module: Any, names: Iterable[str]) -> bool:
 
 
 def _names(module: Any) -> list[str]:
-    return [name for name, _ in module.named_parameters()] if module is not None else []
+    if module is not None:
+        return [name for name, _ in module.named_parameters()]
+    return []
 
 
 def _matrices(module: Any) -> int:
-    return sum(p.numel() for p in module.parameters() if p.dim() == 2) if module is not None else 0
+    if module is not None:
+        return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+    return 0
 
 
 def _count(module: Any) -> int:

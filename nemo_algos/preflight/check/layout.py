@@ -87,7 +87,9 @@ class Run:
     @property
     def oversampling(self) -> float:
         """Prompts sampled for each that a step trains on: dynamic sampling keeps a part of them."""
-        return (self["grpo.batch_multiplier"] or 1) if self["grpo.use_dynamic_sampling"] else 1
+        if self["grpo.use_dynamic_sampling"]:
+            return self["grpo.batch_multiplier"] or 1
+        return 1
 
     @property
     def controlled(self) -> bool:
@@ -188,8 +190,17 @@ def _teacher_nodes(plain: Mapping[str, Any]) -> int:
     if not all(enabled) or not isinstance(teachers, Mapping):
         return 0
     shared = at(plain, f"{section}.deduplicate_shared_teacher_checkpoints") is not False
-    first = {str(model) if shared else name: name for name, model in reversed([*teachers.items()])}
+    names = list(teachers)
+    if shared:
+        first: dict[str, str] = {}  # by checkpoint, its first teacher
+        for name, model in teachers.items():
+            first.setdefault(str(model), name)
+        names = list(first.values())
     usual = at(plain, f"{apart}.default_teacher_cfg.num_nodes") or 1
-    own = (at(plain, f"{apart}.teacher_overrides.{name}.num_nodes") for name in first.values())
-    counts = [nodes or usual for nodes in own]
-    return sum(counts) if all(isinstance(nodes, int) for nodes in counts) else 0
+    total = 0
+    for name in names:
+        nodes = at(plain, f"{apart}.teacher_overrides.{name}.num_nodes") or usual
+        if not isinstance(nodes, int):
+            return 0
+        total += nodes
+    return total

@@ -48,7 +48,10 @@ def _names(node: ast.AST, name: str) -> Iterable[str]:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(text))]):
             return [text] if name in ast.unparse(left) else []
         case ast.If(body=[ast.Assign(value=ast.Set() as value), ast.Assign(value=rest), *_]):
-            return texts(value) if name in ast.unparse(rest) else []  # what is in neither
+            # what is in neither
+            if name in ast.unparse(rest):
+                return texts(value)
+            return []
     return []
 
 
@@ -56,6 +59,7 @@ def texts(value: ast.AST) -> list[str]:
     """The texts of the first dictionary (its keys), set, list or tuple within an expression."""
     for node in ast.walk(value):
         parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-        if texts := [one.value for one in parts if isinstance(one, ast.Constant)]:
+        texts = [one.value for one in parts if isinstance(one, ast.Constant)]
+        if texts:
             return [text for text in texts if isinstance(text, str)]
     return []

@@ -174,7 +174,9 @@ def find(named: str = "") -> Release:
         root = Path(installed.origin).parents[1]
         if is_checkout(root):
             return read(root)
-    return read(Path.cwd()) if is_checkout(Path.cwd()) else shipped()
+    if is_checkout(Path.cwd()):
+        return read(Path.cwd())
+    return shipped()
 
 
 def is_checkout(root: Path) -> bool:
@@ -226,7 +228,8 @@ def _engine(root: Path) -> Engine:
     if installed is not None and installed.origin is not None:
         places.insert(0, Path(installed.origin).parent)
     for place in places:
-        if arguments := engine_arguments(place):
+        arguments = engine_arguments(place)
+        if arguments:
             return Engine("this vLLM", arguments, installed=True)
     return shipped().engine
 
@@ -243,7 +246,9 @@ def _name(root: Path) -> str:
     numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", info, re.MULTILINE)
     version = f"NeMo-RL {'.'.join(numbers) or f'in {root}'}"
     commit = _commit(root)
-    return f"{version} at commit {commit[:9]}" if commit else version
+    if commit:
+        return f"{version} at commit {commit[:9]}"
+    return version
 
 
 def _commit(root: Path) -> str:
@@ -262,7 +267,9 @@ def _commit(root: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    if file.is_file():
+        return file.read_text(encoding="utf-8").strip()
+    return ""
 
 
 class _Lazy(Mapping[str, Any]):
@@ -403,7 +410,9 @@ def _holds(root: Path, fact: str) -> bool:
 
 def _without_message(node: ast.AST) -> ast.AST:
     """A statement, whatever an assertion says."""
-    return ast.Assert(test=node.test) if isinstance(node, ast.Assert) else node
+    if isinstance(node, ast.Assert):
+        return ast.Assert(test=node.test)
+    return node
 
 
 @cache

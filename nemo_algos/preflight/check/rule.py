@@ -35,7 +35,9 @@ def divisors(number: int) -> list[int]:
 def near(size: int, numbers: Iterable[int]) -> str:
     """`32, 64 or 128`: of the numbers the three that are nearest to a size."""
     *first, last = sorted(sorted(numbers, key=lambda n: abs(n - size))[:SHOWN])
-    return f"{', '.join(map(str, first))} or {last}" if first else str(last)
+    if first:
+        return f"{', '.join(map(str, first))} or {last}"
+    return str(last)
 
 
 class AnyRun(Protocol):
@@ -86,7 +88,9 @@ class Preflight(Run):
     def or_default(self, path: str) -> Any:
         """A key's value, or where it is absent or null the default of NeMo-RL's type."""
         value = self[path]
-        return self.nemo_rl.schema.get(path, {}).get("default") if value is None else value
+        if value is None:
+            return self.nemo_rl.schema.get(path, {}).get("default")
+        return value
 
     @property
     def megatron(self) -> bool:

@@ -64,7 +64,9 @@ def rows_of(data: Mapping[str, Any]) -> list[Row] | None:
     known = data.get("dataset_name") == "ResponseDataset" and file.suffix in READ
     try:
         small = known and file.is_file() and file.stat().st_size <= LARGEST_FILE
-        return _load(file, file.stat().st_mtime_ns) if small else None
+        if small:
+            return _load(file, file.stat().st_mtime_ns)
+        return None
     except (OSError, ValueError):  # json lines in a .json, for one, which NeMo-RL reads
         return None
 

@@ -142,11 +142,15 @@ def _cut_ramp(rates: list[float]) -> int:
 
 
 def _warm_up(run: Planned, where: str) -> str:
-    return f"{where}.lr_warmup_iters" if run.megatron else where
+    if run.megatron:
+        return f"{where}.lr_warmup_iters"
+    return where
 
 
 def _decay(run: Planned, where: str) -> str:
-    return f"{where}.lr_decay_iters" if run.megatron else where
+    if run.megatron:
+        return f"{where}.lr_decay_iters"
+    return where
 
 
 def weight_decay(run: Planned) -> Iterator[Finding]:

@@ -36,15 +36,18 @@ def _looked_up(run: InNeMoRL, key: str) -> Iterator[tuple[str, Any]]:
     }
     if any(off and key.startswith(section) for section, off in unread.items()):
         return
-    found = run[key] if "." in key else None
-    yield from ((key, n) for n in (found if isinstance(found, list) else [found]) if n is not None)
+    written = run[key] if "." in key else None
+    for name in written if isinstance(written, list) else [written]:
+        if name is not None:
+            yield key, name
     for path, data in run.data_sets:
         name = str(data.get(key, "."))  # with a dot a class of one's own
         if key == "processor" or "." not in name or name in run.nemo_rl.fields:
             yield run.written_at(path, key), data.get(key)
     for path, section in _environments(run):
         if key == FUNCTIONS:
-            yield from ((f"{path}.{key}", one.get("name")) for one in _functions(section))
+            for function in _functions(section):
+                yield f"{path}.{key}", function.get("name")
         if key in NEEDED and key in section:
             yield f"{path}.{key}", section[key]
 

@@ -81,4 +81,6 @@ def blamed(
     for key in unusual:
         if not wrong({**values, key: usual[key]}):
             return f"{section}.{key}"
-    return f"{section}.{unusual[0]}" if unusual else section
+    if unusual:
+        return f"{section}.{unusual[0]}"
+    return section

@@ -63,7 +63,9 @@ def rates_of(run: Planned) -> list[float]:
 
 def rate_key(run: Planned) -> str:
     """The path of the learning rate."""
-    return f"{CORE}.lr" if run.megatron else f"{OPTIMIZER}.kwargs.lr"
+    if run.megatron:
+        return f"{CORE}.lr"
+    return f"{OPTIMIZER}.kwargs.lr"
 
 
 def falls(rates: list[float]) -> int:
@@ -156,7 +158,9 @@ def megatron_rates(
 
 def _wsd(step: int, decay: float, tail: float, shape: str) -> float:
     begun = decay - tail
-    return 1.0 if step <= begun else DECAYS[shape]((step - begun) / tail)
+    if step <= begun:
+        return 1.0
+    return DECAYS[shape]((step - begun) / tail)
 
 
 DECAYS: dict[str, Callable[[float], float]] = {

@@ -97,7 +97,9 @@ def shaped(outcome: Outcome, section: Mapping[str, Any]) -> float:
     if coefficient is not None:
         if not 0 <= coefficient <= 1:
             raise ValueError(f"must be from 0 to 1, got {coefficient:g}")
-        return outcome.reward * coefficient if outcome.cut else outcome.reward
+        if outcome.cut:
+            return outcome.reward * coefficient
+        return outcome.reward
     missing = [key for key in OVERLONG if section.get(key) is None]
     if missing:
         raise ValueError(f"it needs {' and '.join(missing)} as well")
@@ -136,7 +138,9 @@ def scaling(run: Planned) -> Iterator[Finding]:
 
 
 def _success_readers(algorithm: Algorithm | None) -> str:
-    return " and ".join(algorithm.success_readers) if algorithm else ""
+    if algorithm:
+        return " and ".join(algorithm.success_readers)
+    return ""
 
 
 def shaping(run: Planned) -> Iterator[Finding]:
@@ -185,7 +189,9 @@ def shaping(run: Planned) -> Iterator[Finding]:
 
 
 def _unshaped(run: Planned, reward: float) -> float:
-    return scaled(reward, run[SCALING]) if reads(run, SCALING) else reward
+    if reads(run, SCALING):
+        return scaled(reward, run[SCALING])
+    return reward
 
 
 def _wrong_key(section: Mapping[str, Any]) -> str:

@@ -33,14 +33,18 @@ def asked(run: InNeMoRL, data: Mapping[str, Any]) -> list[str] | None:
     files = [data[key] for key in ("prompt_file", "system_prompt_file") if data.get(key)]
     texts = [prompt_of(run, str(name)) for name in files]
     found = [form for text in texts for form in FORMS if form in (text or "")]
-    return None if None in texts else DATASETS.get(str(data.get("dataset_name")), []) + found
+    if None in texts:
+        return None
+    return DATASETS.get(str(data.get("dataset_name")), []) + found
 
 
 def prompt_of(run: InNeMoRL, name: str) -> str | None:
     """The text of a file that is here or in the checkout, or that NeMo-RL is known to have."""
     places = (Path(name), (run.nemo_rl.root or Path()) / name)
     here = [file.read_text("utf-8", errors="replace") for file in places if os.path.isfile(file)]
-    return here[0] if here else run.nemo_rl.prompts.get(Path(name).name)
+    if here:
+        return here[0]
+    return run.nemo_rl.prompts.get(Path(name).name)
 
 
 def prompts(run: InNeMoRL) -> Iterator[Finding]:

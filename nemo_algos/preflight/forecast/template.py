@@ -20,7 +20,9 @@ def rendered(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", "nemo_algos.preflight.forecast.template"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    return json.loads(lines[-1]) if lines else {"failure": "it takes too much time or memory"}
+    if lines:
+        return json.loads(lines[-1])
+    return {"failure": "it takes too much time or memory"}
 
 
 def _main() -> None:

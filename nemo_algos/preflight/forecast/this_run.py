@@ -61,7 +61,9 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         timeline[key] = ends
     rewards = {}
     for length, pair in forecast.rewards._asdict().items():
-        rewards[length] = [reward if isfinite(reward) else None for reward in pair]
+        rewards[length] = []
+        for reward in pair:
+            rewards[length].append(reward if isfinite(reward) else None)
     return {
         "rewards": rewards,
         "batch": forecast.batch._asdict(),
@@ -115,7 +117,9 @@ def _rate(rates: list[tuple[int, float]] | None, swings: int) -> str:
     if swings:
         return f"{values[0]:.3g}, falls and rises again {swings} times, {last}"
     text = f"from {values[0]:.3g} to {peak} at step {rates[top][0]}" if top else peak
-    return f"{text}, then {last}" if values[-1] != values[top] else f"{text}, then constant"
+    if values[-1] != values[top]:
+        return f"{text}, then {last}"
+    return f"{text}, then constant"
 
 
 def curve(values: list[float]) -> str:

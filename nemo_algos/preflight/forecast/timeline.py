@@ -114,10 +114,13 @@ def training_rows(run: Planned) -> Iterator[Finding]:
 
 
 def _named(run: Planned, part: str) -> set[tuple[str, ...]]:
-    found = run[f"data.{part}"] or []
-    sets = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    written = run[f"data.{part}"] or []
+    named = set()
     keys = ("dataset_name", "data_path", "split", "subset")
-    return {tuple(str(one.get(key)) for key in keys) for one in sets if one.get("dataset_name")}
+    for one in written if isinstance(written, list) else [written]:
+        if isinstance(one, dict) and one.get("dataset_name"):
+            named.add(tuple(str(one.get(key)) for key in keys))
+    return named
 
 
 def best_metric(run: Planned) -> Iterator[Finding]:
@@ -147,8 +150,9 @@ def best_metric(run: Planned) -> Iterator[Finding]:
         )
     if not name.startswith(("train:", "val:")):
         yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
-    several = (run[SEVERAL] or 1) > 1
-    known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
+    known = [f"val:{metric}" for metric in MEASURED]
+    if (run[SEVERAL] or 1) > 1:
+        known.append("val:pass_k")
     if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
         near = did_you_mean(name, known)
         yield error(

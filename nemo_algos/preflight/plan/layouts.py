@@ -178,4 +178,6 @@ def with_keys(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
 
 def gpu_of(plain: Mapping[str, Any]) -> str:
     """H100; GB200 where NeMo-RL's own config is for nodes of four GPUs."""
-    return "GB200" if "n4g" in str(at(plain, "nemo_rl.config")) else "H100"
+    if "n4g" in str(at(plain, "nemo_rl.config")):
+        return "GB200"
+    return "H100"

@@ -281,7 +281,9 @@ def peak(run: Training) -> dict[str, float]:
 
 def sleeping(run: Setup) -> dict[str, float]:
     """Bytes of the engine on a GPU that trains."""
-    return {"sleeping engine": SLEEPING} if run.layout.colocated else {}
+    if run.layout.colocated:
+        return {"sleeping engine": SLEEPING}
+    return {}
 
 
 def weight_bytes(run: Setup, met: float = 1.0) -> float:

@@ -73,7 +73,11 @@ def training(run: Setup) -> Training:
     # float32 logits, their softmax and their gradient; in chunks, the first and last
     chunked = run["policy.logprob_chunk_size"]
     logits = 2 if chunked and run.backend("defer_fp32_logits") else 4
-    most = 0 if run.backend("use_fused_linear_logprobs") else logits + 4 + (0 if chunked else 4)
+    most = logits + 4
+    if not chunked:
+        most += 4
+    if run.backend("use_fused_linear_logprobs"):
+        most = 0
     return Training(
         network=network(run.model, _stages(run), fused),
         parallel=Parallel(

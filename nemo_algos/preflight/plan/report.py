@@ -58,7 +58,10 @@ def read_steps(run: Path) -> dict[str, float]:
     counted = steps[1:] or steps
     found = {"step": statistics.median(step["step"] for step in counted)}
     for part, names in PARTS.items():
-        found[part] = statistics.median(sum(step.get(n, 0) for n in names) for step in counted)
+        seconds = []
+        for step in counted:
+            seconds.append(sum(step.get(name, 0) for name in names))
+        found[part] = statistics.median(seconds)
     found["rest"] = found["step"] - sum(found[part] for part in PARTS)
     return found
 
@@ -131,8 +134,13 @@ def tables(
         "node's host": p.host,
     }
     table = _table("GB on a GPU", *parts)
-    for name in dict.fromkeys(name for part in parts.values() for name in part):
-        cells = [f"{part[name] / GB:.1f}" if part.get(name) else "" for part in parts.values()]
+    components: dict[str, None] = {}  # in order, each once
+    for part in parts.values():
+        components |= dict.fromkeys(part)
+    for name in components:
+        cells = []
+        for part in parts.values():
+            cells.append(f"{part[name] / GB:.1f}" if part.get(name) else "")
         if any(cells):
             table.add_row(name, *cells)
     training, *others = (sum(part.values()) / GB for part in parts.values())

@@ -44,7 +44,9 @@ def _with(p: Plan, change: Change) -> Plan | None:
     """The plan with these keys set, where the sizes of its groups divide."""
     plain = with_keys(p.run.plain, change)
     run = Setup(plain, layout(plain), p.run.model, p.run.gpu)
-    return of(run, p.tokens, change) if possible(run) else None
+    if possible(run):
+        return of(run, p.tokens, change)
+    return None
 
 
 def _training_changes(p: Plan) -> Iterator[Change]:
@@ -122,7 +124,8 @@ def _cheapest(
 
     def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
         for change in changes:
-            if (other := _with(p, change)) and fits(other) and accepts(change):
+            other = _with(p, change)
+            if other and fits(other) and accepts(change):
                 yield other, change
 
     def cost(pair: tuple[Plan, Change]) -> tuple[bool, float]:
@@ -173,7 +176,11 @@ def layouts(p: Plan, nodes: int, accepts: Accepts, top: int) -> tuple[list[Plan]
     if not p.generates:
         cures = list(_generation_changes(p))
         engine = _cheapest(p, _fits("generates"), cures, accepts) or {}
-    tried = [other for change in _layouts(p, nodes) if (other := _with(p, change | engine))]
+    tried = []
+    for change in _layouts(p, nodes):
+        other = _with(p, change | engine)
+        if other:
+            tried.append(other)
     fitting = sorted((x for x in tried if not x.misfits), key=lambda x: (x.tight, x.step_seconds))
     found = list(itertools.islice((x for x in fitting if accepts(x.change)), top))
     return found, "" if found else _reason(tried, fitting)

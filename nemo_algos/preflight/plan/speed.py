@@ -86,7 +86,9 @@ def micro_batches(run: Setup, tokens: float) -> float:
 
 def nvlink_domain(run: Setup) -> int:
     """GPUs that NVLink joins: a node's, or the rack's of GB200 NVL72."""
-    return 64 if run.gpu.name == "GB200" else run.layout.gpus_per_node
+    if run.gpu.name == "GB200":
+        return 64
+    return run.layout.gpus_per_node
 
 
 def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
@@ -127,7 +129,9 @@ def drafted(run: Setup) -> float:
 def longest(run: Setup, tokens: float) -> float:
     """Tokens of the longest sequence of a step: of a base model some run to the limit."""
     limit = run["policy.max_total_sequence_length"]
-    return min(limit, TAIL * tokens) if ends_answers(run) else limit
+    if ends_answers(run):
+        return min(limit, TAIL * tokens)
+    return limit
 
 
 def ends_answers(run: Setup) -> bool:
@@ -176,7 +180,9 @@ def passes(run: Setup) -> int:
 
 def bound(experts: bool, computing: float, launching: float) -> float:
     """Kernels are launched while others compute, but experts wait for the host to count tokens."""
-    return computing + launching if experts else max(computing, launching)
+    if experts:
+        return computing + launching
+    return max(computing, launching)
 
 
 def updating(run: Setup) -> float:

@@ -111,7 +111,9 @@ def _checkpoints(script: Path) -> Path:
     text = script.read_bytes().decode(errors="surrogateescape")  # as paths are read
     given = re.findall("^export CHECKPOINTS=(.*)$", text, re.MULTILINE)
     try:
-        return Path(*shlex.split(given[0])) if given else script.parent / "checkpoints"
+        if given:
+            return Path(*shlex.split(given[0]))
+        return script.parent / "checkpoints"
     except ValueError as error:
         raise ValueError(
             f"{script}: CHECKPOINTS={given[0][:80]!r}: {error}. Write the run again: nemo-algos "
@@ -130,7 +132,9 @@ def end(run: Path, state: str) -> str:
     """How the last attempt ended; `state` is Slurm's, for one that job.sh did not see end."""
     what = next((line.what for line in reversed(read_attempts(run))), "start")
     if what == "start":
-        return f"Slurm reports {state}" if state else "Slurm has no record of how it ended"
+        if state:
+            return f"Slurm reports {state}"
+        return "Slurm has no record of how it ended"
     said = ENDS[what]
     for log in newest(run, DRIVER if what == "failed" else BATCH)[:1]:
         lines = (line.strip() for line in log.read_text(errors="replace").splitlines())

@@ -98,7 +98,8 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
         "CHECKPOINTS": checkpoints(job, folder, plain),
         "COMMAND": shlex.join(["python", "-u", *words]),  # -u: watch.sh and `status` read its log
     }
-    if modules := os.environ.get("PYTHONPATH"):  # of rewards, also where sbatch is called by hand
+    modules = os.environ.get("PYTHONPATH")
+    if modules:  # of rewards, also where sbatch is called by hand
         variables["PYTHONPATH"] = modules
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
     return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])
@@ -107,7 +108,9 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
 def _last_step(plain: Mapping[str, Any]) -> list[str]:
     """What the asynchronous trainer must have saved: it ends with status 0 after an error, too."""
     named = at(plain, "grpo.async_grpo.enabled") and not at(plain, "grpo.stop_at_validation_metric")
-    return [str(at(plain, "grpo.max_num_steps"))] if named else []
+    if named:
+        return [str(at(plain, "grpo.max_num_steps"))]
+    return []
 
 
 def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
@@ -157,7 +160,9 @@ def _found(value: Any) -> Any:
         return {key: _found(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_found(one) for one in value]
-    return os.path.abspath(value) if isinstance(value, str) and _is_here(value) else value
+    if isinstance(value, str) and _is_here(value):
+        return os.path.abspath(value)
+    return value
 
 
 def _is_here(name: str) -> bool:
@@ -174,7 +179,9 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
         value = at(plain, key)
         if not isinstance(value, str) or not value.startswith("/"):
             yield Finding(key, f"must be an absolute path, got {value!r}")
-        elif (mode := _mode(value, mounts)) != "writable":
+            continue
+        mode = _mode(value, mounts)
+        if mode != "writable":
             where = "mounted read-only" if mode else "not in a mounted folder"
             yield Finding(
                 key,
@@ -206,7 +213,9 @@ def _mode(path: str, mounts: list[str]) -> str:
     mount = _above(path, mounts)
     if not mount:
         return ""
-    return "readable" if "ro" in "+".join(mount[2:]).split("+") else "writable"
+    if "ro" in "+".join(mount[2:]).split("+"):
+        return "readable"
+    return "writable"
 
 
 def at_its_place(path: str, mounts: list[str]) -> bool:

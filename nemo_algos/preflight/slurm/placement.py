@@ -140,14 +140,19 @@ def _nodes(partition: str) -> list[Nodes]:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
         return []
-    parts = [line.split(maxsplit=2) for line in lines.splitlines()]
-    own = [part for part in parts if partition or part[0].endswith("*")]
-    counts = r"gpu:(?:[^\s:,(]+:)?(\d+)"
-    return [
-        Nodes(int(n), inf if limit in ("infinite", "n/a") else batch.seconds(limit))
-        for _, limit, gres in own
-        for n in re.findall(counts, gres) or [0]
-    ]
+    nodes = []
+    for line in lines.splitlines():
+        columns = line.split(maxsplit=2)
+        if not partition and not columns[0].endswith("*"):
+            continue
+        _, limit, gres = columns
+        longest = inf
+        if limit not in ("infinite", "n/a"):
+            longest = batch.seconds(limit)
+        counts = re.findall(r"gpu:(?:[^\s:,(]+:)?(\d+)", gres)
+        for count in counts or [0]:
+            nodes.append(Nodes(int(count), longest))
+    return nodes
 
 
 def planned(run: Preflight) -> Plan | None:

@@ -51,7 +51,8 @@ def prepare(
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
     release = read_checkout(job.nemo_rl) if is_checkout(job.nemo_rl) else shipped()
-    if wrong := [*rules.problems(job, folder), *few]:
+    wrong = [*rules.problems(job, folder), *few]
+    if wrong:
         try:
             refuse(judge(apply_overrides(read(config), overrides), release)[1])
         except ConfigError as error:

@@ -85,7 +85,8 @@ def problems(job: Job, folder: Path) -> Iterator[Finding]:
             if not re.fullmatch(shape, value):
                 yield Finding(option, f"{value!r}: {hint}")
     for option in job.options:
-        if hint := refusal(option):
+        hint = refusal(option)
+        if hint:
             yield Finding("--sbatch", f"{option!r}: {hint}")
     yield from _missing(job)
     minutes = job.margin // 60
@@ -149,7 +150,8 @@ def _missing(job: Job) -> Iterator[Finding]:
             f"{job.nemo_rl} is not a NeMo-RL checkout. Name a NeMo-RL checkout of the image's "
             "version, by which the config is judged.",
         )
-    if reason := worker_env.refusal(ROOT):
+    reason = worker_env.refusal(ROOT)
+    if reason:
         yield Finding("", reason)
     elif not job.program.is_file():
         yield Finding("--program", f"file {job.program} not found")

@@ -33,7 +33,9 @@ class SPOParams(ClipParams):
     @property
     def needs(self) -> frozenset[Need]:
         """The policy's moves, unless nothing depends on them."""
-        return frozenset({"drift"}) if self.forgetting == "kl" else frozenset()
+        if self.forgetting == "kl":
+            return frozenset({"drift"})
+        return frozenset()
 
     @model_validator(mode="after")
     def _in_order(self) -> SPOParams:

@@ -51,8 +51,9 @@ def _advantages_by_turn(
 ) -> DriverOutput:
     """[B,S]: each token has its turn's; metrics are those of the first turn, the whole reward."""
     outputs, turn = _each_turn(function, rollouts, params)
-    names = outputs[0].reports
-    reports = {k: core.turns.spread([each.reports[k] for each in outputs], turn) for k in names}
+    reports = {}
+    for name in outputs[0].reports:
+        reports[name] = core.turns.spread([each.reports[name] for each in outputs], turn)
     assert rollouts.last_turn is not None
     turns = rollouts.last_turn[rollouts.lengths > 0] + 1
     metrics = {"turns/mean": float(turns.double().mean())} if len(turns) else {}

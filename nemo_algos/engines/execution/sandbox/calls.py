@@ -49,7 +49,9 @@ Rule = tuple[int, int, set[int]]  # an argument, the bits of it that count, what
 
 def protections() -> list[str]:
     """In words, what `restrict` protects here: nothing where the kernel has no filters."""
-    return ["filter of system calls"] if _available() else []
+    if _available():
+        return ["filter of system calls"]
+    return []
 
 
 def restrict() -> None:

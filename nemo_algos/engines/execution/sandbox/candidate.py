@@ -121,7 +121,9 @@ class _Script:
 
 
 def _open(file: Any, *args: Any, **kwargs: Any) -> Any:
-    return sys.stdin if file == 0 else open(file, *args, **kwargs)
+    if file == 0:
+        return sys.stdin
+    return open(file, *args, **kwargs)
 
 
 def _text(error: BaseException) -> str:

@@ -141,7 +141,11 @@ class Lock:
         # Reading under READABLE alone; no TCP, and no signal to a process outside.
         # ABI 1 knows 13 rights to files, 2 one more, ...; 3: TCP bind, connect; 3: sockets, signals
         handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
-        size = 8 if version < 4 else 16 if version < 6 else 24
+        size = 24
+        if version < 4:
+            size = 8
+        elif version < 6:
+            size = 16
         attributes = struct.pack("QQQ", handled, 3, 3)[:size]
         rules = self._call("syscall", 444, attributes, len(attributes), 0)
         for path in filter(os.path.exists, READABLE):
@@ -152,7 +156,9 @@ class Lock:
         return rules
 
     def _call(self, function: str, *args: int | bytes | None) -> int:
-        words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+        words = []
+        for arg in args:
+            words.append(ctypes.c_long(arg) if isinstance(arg, int) else arg)
         result = getattr(self._libc, function)(*words)
         if result < 0:
             raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")

@@ -37,7 +37,9 @@ def encode(value: Any, refer: Refer) -> Any:
         return float.__float__(value)
     if isinstance(value, int):
         number = int.__int__(value)
-        return number if number.bit_length() < LONG_BITS else {"i": hex(number)}
+        if number.bit_length() < LONG_BITS:
+            return number
+        return {"i": hex(number)}
     if isinstance(value, list):
         return [encode(part, refer) for part in value]
     if isinstance(value, dict):

@@ -43,7 +43,9 @@ def expression(text: str) -> Parsed:
         return [region or _latex(text), text]
     except Exception:  # of whatever kind the grammar raises
         left, _, right = text.rpartition("=")
-        return expression(right) if left and not ELEMENT.search(left) else [text]
+        if left and not ELEMENT.search(left):
+            return expression(right)
+        return [text]
 
 
 @lru_cache(maxsize=64)
@@ -68,7 +70,9 @@ def _region(text: str) -> sympy.Set | None:
         if word in text:
             regions = [_region(part) or _solved(part) for part in text.split(word)]
             return None if None in regions else joined(*regions)
-    return _solved(text) if ABSOLUTE.search(text) else None
+    if ABSOLUTE.search(text):
+        return _solved(text)
+    return None
 
 
 def _solved(text: str) -> sympy.Set | None:
@@ -91,7 +95,11 @@ def consistent(text: str) -> bool:
     if not EQUALS.search(text):
         return True
     for chain in ELEMENT.split(text):
-        numbers = [n for side in EQUALS.split(chain) if (n := _number(side)) is not None]
+        numbers = []
+        for side in EQUALS.split(chain):
+            number = _number(side)
+            if number is not None:
+                numbers.append(number)
         tolerance = ROUNDED if "." in chain or r"\approx" in chain else EXACT
         if not all(isclose(a, b, rel_tol=tolerance) for a, b in pairwise(numbers)):
             return False
@@ -101,7 +109,9 @@ def consistent(text: str) -> bool:
 def _number(text: str) -> complex | None:
     value = expression(text)[0]
     try:
-        return complex(value.doit()) if isinstance(value, sympy.Expr) and value.is_number else None
+        if isinstance(value, sympy.Expr) and value.is_number:
+            return complex(value.doit())
+        return None
     except (TypeError, ValueError, OverflowError):  # zoo, nan, 9^(9^9)
         return None
 
@@ -133,9 +143,13 @@ def repeats(value: Value) -> list[str]:
 def coordinates(value: Value) -> sympy.Tuple | None:
     """(1, 2) for x=1, y=2, in the order of the names; () where some have none or the same."""
     if isinstance(value, sympy.Eq):
-        return sympy.Tuple() if isinstance(value.rhs, sympy.FiniteSet) else None  # x = 1, 2
+        if isinstance(value.rhs, sympy.FiniteSet):  # x = 1, 2
+            return sympy.Tuple()
+        return None
     if not isinstance(value, sympy.FiniteSet) or not value.atoms(sympy.Eq):
         return None
     named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, sympy.Eq)}
     rest = len(value.args) - len(named)
-    return sympy.Tuple() if rest else sympy.Tuple(*(named[name] for name in sorted(named)))
+    if rest:
+        return sympy.Tuple()
+    return sympy.Tuple(*(named[name] for name in sorted(named)))

@@ -67,9 +67,11 @@ def unit(answer: str) -> Expr | None:
     where there is none, or none that sympy.physics.units knows. A single letter is a unit only in
     an answer without other letters: `3 m`, but not `2s + 3m`.
     """
-    if match := BASE.search(answer):
+    match = BASE.search(answer)
+    if match:
         return Symbol(f"base {int(match[2])}")
-    if match := MODULUS.search(answer):
+    match = MODULUS.search(answer)
+    if match:
         return Symbol(f"modulus {int(match[1])}")
     match = UNIT.fullmatch(_in_words(answer))
     if match is None:
@@ -85,8 +87,10 @@ def unit(answer: str) -> Expr | None:
         named = _named(factor["word"]) or _prefixed(factor["word"])
         if named is None:
             return None
+        power = factor["power"]
         raised = factor["area"] or factor["raised"]
-        power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else factor["power"]
+        if raised:
+            power = POWERS["cu" if raised.startswith("cu") else "sq"]
         found *= named ** (int(power or 1) * (-1 if below else 1))
     return found
 
@@ -128,7 +132,9 @@ def _prefixed(word: str) -> Expr | None:
     """`km` as k * meter, with k a symbol: a prefix is a part of the unit, and no factor of 1000."""
     match = PREFIXED.fullmatch(word)
     named = _named(match[2]) if match else None
-    return Symbol(match[1]) * named if match and named is not None else None
+    if match and named is not None:
+        return Symbol(match[1]) * named
+    return None
 
 
 def _named(word: str) -> Expr | None:
@@ -173,7 +179,9 @@ def _rules(*rules: tuple[str, Spelling]) -> list[tuple[re.Pattern[str], Spelling
 
 def _mixed(match: re.Match[str]) -> str:
     whole, over, under = map(int, match.groups())
-    return rf"\frac{{{whole * under + over}}}{{{under}}}" if over < under else match[0]
+    if over < under:
+        return rf"\frac{{{whole * under + over}}}{{{under}}}"
+    return match[0]
 
 
 def _periodic(match: re.Match[str]) -> str:
@@ -188,12 +196,16 @@ def _remark(match: re.Match[str]) -> str:
     first = re.split("[ /]", words)[0]
     is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
     is_remark = is_word or is_unit(first, match.string[: match.start()])
-    return rf"\text{{ {words}}}" if is_remark else match[0]
+    if is_remark:
+        return rf"\text{{ {words}}}"
+    return match[0]
 
 
 def _speed(match: re.Match[str]) -> str:
     units = all(is_unit(word, "") for word in match.group(1, 2))
-    return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}" if units else match[0]
+    if units:
+        return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}"
+    return match[0]
 
 
 def _ratio(match: re.Match[str]) -> str:
@@ -221,7 +233,9 @@ def _unfonted(match: re.Match[str]) -> str:
     if re.search("[A-Za-z]", COMMAND.sub("", match[1])):
         return match[0]
     argument = re.search(r"[A-Za-z_^}]\s*$", match.string[: match.start()])
-    return f"{{{match[1]}}}" if argument and re.fullmatch(r"[-+\d.]{2,}", match[1]) else match[1]
+    if argument and re.fullmatch(r"[-+\d.]{2,}", match[1]):
+        return f"{{{match[1]}}}"
+    return match[1]
 
 
 def _based(match: re.Match[str]) -> str:
@@ -372,8 +386,14 @@ def _unwrapped(match: re.Match[str]) -> str:
     lines = [re.sub(r"(?<!\\)&", "", line) for line in lines]
     if all(line.lstrip().startswith("=") for line in lines[1:]):
         return " ".join(lines)
-    names = [name[1] for line in lines if (name := re.match(NAMED_LINE, line))]
-    return ", ".join(lines) if len({*names}) == len(lines) else match[0]
+    names = set()
+    for line in lines:
+        name = re.match(NAMED_LINE, line)
+        if name:
+            names.add(name[1])
+    if len(names) == len(lines):
+        return ", ".join(lines)
+    return match[0]
 
 
 # Of a whole answer: what stands at its ends.

@@ -225,7 +225,8 @@ def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
     if max(end - start, len(text)) > BOX or BEFORE.search(before) or AFTER.match(after):
         return "", [None]
     units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
-    if match := BEHIND.match(after):
+    match = BEHIND.match(after)
+    if match:
         word = match[1].lower()
         text += f" {word}" if word in latex.SCALES else r"\%"
     return text, units
@@ -240,7 +241,8 @@ def _unboxed(tail: str) -> str:
 
 def _spelled(answer: str, in_base: bool) -> str:
     """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
-    if modulus := MODULUS.search(answer):
+    modulus = MODULUS.search(answer)
+    if modulus:
         answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
         if not in_base:
             answer = _residues(answer, int(modulus[1]))
@@ -252,7 +254,9 @@ def _residues(answer: str, modulus: int) -> str:
     """2 for 27 modulo 5; "?" where its value would have to be computed."""
     if RESIDUES.fullmatch(answer) and modulus:
         return ", ".join(str(int(number) % modulus) for number in answer.split(","))
-    return answer if re.search("[a-zA-Z]", answer) else "?"
+    if re.search("[a-zA-Z]", answer):
+        return answer
+    return "?"
 
 
 def _value(digits: str, base: str) -> str:
@@ -301,7 +305,9 @@ def _scale(gold: Expr) -> Expr:
     size = abs(gold.evalf())
     small = 0 < size < 0.1
     large = gold.has(Float) and size >= 10**15
-    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
+    if small or large:
+        return Rational(10) ** (-1 - int(floor(log(size, 10))))
+    return Rational(1)
 
 
 def _bracket(text: str) -> str:

@@ -180,11 +180,19 @@ _ALL = (
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), boxed.geometry3k),
 )
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
-EXTRACTORS: dict[str, AnswerOf] = {
-    f"{extract.__module__}:{extract.__qualname__}": extract
-    for b in _ALL
-    if (extract := b.answer_of)
-}
+
+
+def _extractors() -> dict[str, AnswerOf]:
+    """What reads a response's answer, by the name that a manifest records."""
+    found = {}
+    for benchmark in _ALL:
+        extract = benchmark.answer_of
+        if extract:
+            found[f"{extract.__module__}:{extract.__qualname__}"] = extract
+    return found
+
+
+EXTRACTORS = _extractors()
 
 
 @dataclass(frozen=True)

@@ -79,12 +79,13 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
     chat = row.get(wording.input_key)
     if value is None and isinstance(chat, list):
         value = parse_question(chat, row.where)[1]
+    entries = _entries(value)
     if value is None:
         gold = _last_box(row, counts)
     elif isinstance(value, float):
         counts["float golds"] += 1
         gold = str(int(value)) if value.is_integer() else str(value)
-    elif entries := _entries(value):
+    elif entries:
         counts["list golds"] += 1
         gold = ", ".join(str(entry).replace("$", "") for entry in entries)
     else:
@@ -224,9 +225,12 @@ def _image(image: Any, row: Row, folder: Path) -> str:
     if isinstance(image, bytes):
         return _data_url(image, row.where)
     if isinstance(image, str):
-        return image if image.startswith(URLS) else _beside(image, row, folder)
+        if image.startswith(URLS):
+            return image
+        return _beside(image, row, folder)
     if hasattr(image, "save"):
-        image.save(png := io.BytesIO(), "PNG")
+        png = io.BytesIO()
+        image.save(png, "PNG")
         return _data_url(png.getvalue(), row.where)
     raise ValueError(f"{row.where}: an image must be a path, a URL or a picture, got {image!r}")
 

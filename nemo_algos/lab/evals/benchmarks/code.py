@@ -219,7 +219,9 @@ def _of_cases(prompt: str, entry_point: str, cases: list[Any], tests: str) -> st
 
 
 def _lines(value: Any) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return str(value)
 
 
 def folders(data: str) -> tuple[list[Row], str]:
@@ -280,7 +282,8 @@ def _path(databases: str, name: str) -> Path:
 def _schemas(rows: list[Row], options: Options) -> dict[str, str]:
     """db_id -> its CREATE statements. Raises ValueError where any database is missing."""
     names = sorted({row.text("db_id") for row in rows})
-    if odd := [name for name in names if not NAME.fullmatch(name)]:
+    odd = [name for name in names if not NAME.fullmatch(name)]
+    if odd:
         raise ValueError(
             f"the db_id {odd[0][:80]!r} must be a folder's name: at most 200 letters, and no /."
         )

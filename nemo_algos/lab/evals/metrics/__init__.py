@@ -76,7 +76,10 @@ class Bootstrap:
 
 def or_none(values: Floats) -> list[float | None]:
     """nan is no JSON."""
-    return [float(v) if np.isfinite(v) else None for v in values]
+    numbers: list[float | None] = values.tolist()
+    for i in np.flatnonzero(~np.isfinite(values)):
+        numbers[i] = None
+    return numbers
 
 
 class Encoder(Protocol):
@@ -115,8 +118,13 @@ def measure(
         found.append(each)
         if progress:
             progress(len(found), problems)
-    ucc = np.array([[ucc_at_k(sizes, n, ks) for sizes in each.sizes] for each in found])  # [P,T,K]
-    clusters = np.array([[len(sizes) for sizes in each.sizes] for each in found])  # [P,T]
+    curves_of_problems = []
+    counts_of_problems = []
+    for each in found:
+        curves_of_problems.append([ucc_at_k(sizes, n, ks) for sizes in each.sizes])
+        counts_of_problems.append([len(sizes) for sizes in each.sizes])
+    ucc = np.array(curves_of_problems)  # [P,T,K]
+    clusters = np.array(counts_of_problems)  # [P,T]
     scalars = verdict_scalars(evaluation) | {"ucr": clusters[:, 0] / n}
     for name in found[0].scalars:
         scalars[name] = np.array([each.scalars[name] for each in found])
@@ -199,11 +207,16 @@ def verdict_scalars(evaluation: Evaluation) -> dict[str, Floats]:
     """[P] each; nan where a problem has no such response."""
     correct = evaluation.correct
     tokens = np.where(evaluation.tokens < 0, np.nan, evaluation.tokens)
-    chars = np.array([[len(text) for text in row] for row in evaluation.responses], dtype=float)
+    rows = []
+    for responses in evaluation.responses:
+        rows.append([len(text) for text in responses])
+    chars = np.array(rows, dtype=float)
     finished = evaluation.finished
     out = {"mean": evaluation.rewards.mean(1), "finished": _mean(finished, ~np.isnan(finished))}
     if evaluation.answers:
-        boxed = [[answer is not None for answer in row] for row in evaluation.answers]
+        boxed = []
+        for answers in evaluation.answers:
+            boxed.append([answer is not None for answer in answers])
         out["boxed"] = np.mean(boxed, axis=1)
     for unit, lengths in {"tokens": tokens, "chars": chars}.items():
         known = ~np.isnan(lengths)
@@ -254,7 +267,8 @@ def maj_at_k(answers: Sequence[str | None], rewards: Floats, ks: Sequence[int]) 
     """
     groups: dict[str, list[float]] = defaultdict(list)
     for answer, reward in zip(answers, rewards, strict=True):
-        if (vote := normalise(answer)) is not None:
+        vote = normalise(answer)
+        if vote is not None:
             groups[vote].append(float(reward))
     classes = [(len(group), sum(group) / len(group)) for group in groups.values()]
     return plurality(classes, len(answers), ks)

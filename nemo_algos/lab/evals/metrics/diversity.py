@@ -62,10 +62,11 @@ class Texts:
 def number(texts: list[str], token: re.Pattern[str]) -> list[list[int]]:
     """Each text's tokens, numbered from 0 in the order in which they first occur."""
     numbers: dict[str, int] = {}
-    return [
-        [numbers.setdefault(word, len(numbers)) for word in token.findall(text.lower())]
-        for text in texts
-    ]
+    numbered = []
+    for text in texts:
+        words = token.findall(text.lower())
+        numbered.append([numbers.setdefault(word, len(numbers)) for word in words])
+    return numbered
 
 
 def tfidf(texts: Texts) -> Floats:
@@ -276,4 +277,6 @@ def _matrices(
 
 
 def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+    if len(values):
+        return float(values.mean())
+    return float("nan")

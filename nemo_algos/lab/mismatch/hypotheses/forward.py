@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,32 +126,40 @@ def _behind(prompt: Callable[[Response], Array]) -> Change:
 
 
 def template(case: Case, attempt: Attempt) -> None:
-    """A part of the template is missing, or stands twice; the prompt is cut on the left."""
+    """A part of the template is missing, or stands twice."""
 
     def add(variant: str, edit: Callable[[Array], Array]) -> None:
-        attempt({"variant": variant}, _behind(lambda r: edit(r.prompt)))
+        attempt({"variant": variant}, _behind(lambda response: edit(response.prompt)))
 
     tokenizer = case.network.tokenizer
     bos = getattr(tokenizer, "bos_token_id", None)
-    bos = case.network.model.config.bos_token_id if bos is None else bos
+    if bos is None:
+        bos = case.network.model.config.bos_token_id
     if bos is not None:
-        add("BOS more", lambda p: np.r_[bos, p])
-        add("no BOS", lambda p: p[1:] if p[0] == bos else p)
+        add("BOS more", lambda prompt: np.r_[bos, prompt])
+        add("no BOS", lambda prompt: prompt[1:] if prompt[0] == bos else prompt)
     add("no system prompt", _without_first_turn)
-    add("no generation prompt", lambda p: p[: _turns(p)[-1]] if len(_turns(p)) > 1 else p)
+    add("no generation prompt", _without_last_turn)
     if tokenizer is not None and tokenizer.chat_template:
         system = _system(tokenizer)
-        add("default system prompt", lambda p: np.r_[system, p])
-    add("last token missing", lambda p: p[:-1])
+        add("default system prompt", lambda prompt: np.r_[system, prompt])
+    add("last token missing", lambda prompt: prompt[:-1])
 
 
 def truncated(case: Case, attempt: Attempt) -> None:
     """The prompt is cut on its left, by so many tokens or to so many."""
+
+    def cut(count: int) -> float:
+        shorter = _behind(lambda response: response.prompt[min(count, response.begin - 1) :])
+        return attempt({"cut": count}, shorter)
+
+    def kept(count: int) -> float:
+        return attempt({"kept": count}, _behind(lambda response: response.prompt[-count:]))
+
     grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
-    cut = lambda n: _behind(lambda r: r.prompt[min(n, r.begin - 1) :])  # noqa: E731
-    search_grid(lambda n: attempt({"cut": n}, cut(n)), grid, steps=6)
+    search_grid(cut, grid, steps=6)
     grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
-    search_grid(lambda n: attempt({"kept": n}, _behind(lambda r: r.prompt[-n:])), grid)
+    search_grid(kept, grid)
 
 
 def _turns(prompt: Array) -> Array:
@@ -161,7 +169,16 @@ def _turns(prompt: Array) -> Array:
 
 def _without_first_turn(prompt: Array) -> Array:
     starts = _turns(prompt)
-    return prompt[starts[1] :] if len(starts) > 2 else prompt
+    if len(starts) <= 2:
+        return prompt
+    return prompt[starts[1] :]
+
+
+def _without_last_turn(prompt: Array) -> Array:
+    starts = _turns(prompt)
+    if len(starts) <= 1:
+        return prompt
+    return prompt[: starts[-1]]
 
 
 def _system(tokenizer: Any) -> Array:
@@ -170,17 +187,25 @@ def _system(tokenizer: Any) -> Array:
     shown = tokenizer.apply_chat_template(turn, tokenize=True, add_generation_prompt=True)
     ids = np.asarray(getattr(shown, "input_ids", shown)).ravel()
     starts = _turns(ids)
-    return ids[: starts[1]] if len(starts) > 2 else ids[:0]
+    if len(starts) <= 2:
+        return ids[:0]
+    return ids[: starts[1]]
 
 
 def pads_attended(case: Case, attempt: Attempt) -> None:
     """Prompts are padded on the left, and no mask hides the pads."""
-    pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
-    for pad, size in product(sorted(p for p in pads if isinstance(p, int)), case.micro_batches):
-        padded = lambda r, pad=pad, size=size: np.pad(  # noqa: E731
-            r.prompt, (r.pads(size), 0), constant_values=pad
-        )
-        attempt({"pad": pad, "micro_batch": size}, _behind(padded))
+
+    def padded(pad: int, size: int) -> Change:
+        def prompt(response: Response) -> Array:
+            return np.pad(response.prompt, (response.pads(size), 0), constant_values=pad)
+
+        return _behind(prompt)
+
+    eos = getattr(case.network.model.config, "eos_token_id", None) or 0
+    pads = {pad for pad in (case.pad, 0, eos) if isinstance(pad, int)}
+    for pad in sorted(pads):
+        for size in case.micro_batches:
+            attempt({"pad": pad, "micro_batch": size}, padded(pad, size))
 
 
 def positions(case: Case, attempt: Attempt) -> None:
@@ -189,27 +214,34 @@ def positions(case: Case, attempt: Attempt) -> None:
     def moved(offset: Callable[[Response, int], int]) -> Change:
         def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
             place = shown.positions.clone()
-            for (line, at), r in zip(shown.at, some, strict=True):
+            for (line, at), response in zip(shown.at, some, strict=True):
                 first = int(at[0]) + 1
-                place[line, first:] += offset(r, first)
+                place[line, first:] += offset(response, first)
             return replace(shown, positions=place.clamp(min=0))
 
         return of_lines(edit)
 
+    def by(offset: int) -> Change:
+        return moved(lambda response, first: offset)
+
+    def by_pads(size: int) -> Change:
+        return moved(lambda response, first: response.pads(size))
+
     for k in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-        for offset in (k, -k):
-            attempt({"offset": offset}, moved(lambda *_, offset=offset: offset))
+        attempt({"offset": k}, by(k))
+        attempt({"offset": -k}, by(-k))
     for size in case.micro_batches:
-        pads = moved(lambda r, _, size=size: r.pads(size))
-        attempt({"offset": "pads", "micro_batch": size}, pads)
-    attempt({"offset": "from 0"}, moved(lambda _, first: -first))
+        attempt({"offset": "pads", "micro_batch": size}, by_pads(size))
+    attempt({"offset": "from 0"}, moved(lambda response, first: -first))
 
 
 def _rope(case: Case) -> dict[str, Any]:
     """The rotary embedding's parameters, where there is one that can be changed."""
     parameters = getattr(case.network.model.config, "rope_parameters", None) or {}
     known = any(hasattr(m, "rotary_emb") for m in case.network.model.modules())
-    return parameters if known and "rope_theta" in parameters else {}
+    if known and "rope_theta" in parameters:
+        return parameters
+    return {}
 
 
 def _rotary(case: Case, **changed: Any) -> Change:
@@ -220,10 +252,15 @@ def _rotary(case: Case, **changed: Any) -> Change:
 
 def rope_base(case: Case, attempt: Attempt) -> None:
     """Another base of the rotary embedding."""
-    if rope := _rope(case):
-        theta = rope["rope_theta"]
-        grid = sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, theta * 2, theta / 2} - {theta})
-        search_grid(lambda base: attempt({"theta": base}, _rotary(case, rope_theta=base)), grid)
+    rope = _rope(case)
+    if not rope:
+        return
+
+    def based(theta: float) -> float:
+        return attempt({"theta": theta}, _rotary(case, rope_theta=theta))
+
+    own = rope["rope_theta"]
+    search_grid(based, sorted({1e4, 1e5, 2.5e5, 5e5, 1e6, 1e7, own * 2, own / 2} - {own}))
 
 
 def rope_scaling(case: Case, attempt: Attempt) -> None:
@@ -236,38 +273,55 @@ def rope_scaling(case: Case, attempt: Attempt) -> None:
         return
     if rope.get("rope_type", "default") != "default":
         attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
-    longest = case.network.model.config.max_position_embeddings
-    longest = rope.get(ORIGINAL, longest)
-    for kind, ends in SCALINGS.items():
+    longest = rope.get(ORIGINAL, case.network.model.config.max_position_embeddings)
+    for kind in SCALINGS:
+        lengths = [0]
+        if kind != "linear":
+            lengths = [longest // n for n in (1, 2, 4, 8, 16)]
+        _scaled(case, attempt, kind, lengths)
 
-        @cache
-        def scaled(factor: float, length: int, kind: str = kind, ends: Any = ends) -> float:
-            found: dict[str, Any] = {"rope_type": kind, "factor": factor}
-            if length:
-                found[ORIGINAL] = length
-            return attempt(found, _rotary(case, **found, **ends))
 
-        lengths = [0] if kind == "linear" else [longest // n for n in (1, 2, 4, 8, 16)]
-        factor = 8.0
-        for _ in range(2):  # each where the other one is best
-            length = min(lengths, key=partial(scaled, factor))
-            factor = search_grid(lambda by, length=length: scaled(by, length), (0.5, 2.0, 4.0, 8.0))
+def _scaled(case: Case, attempt: Attempt, kind: str, lengths: Sequence[int]) -> None:
+    """One kind of scaling: its factor, and the length before it (0: it has none)."""
+
+    @cache
+    def level(factor: float, length: int) -> float:
+        parameters: dict[str, Any] = {"rope_type": kind, "factor": factor}
+        if length:
+            parameters[ORIGINAL] = length
+        return attempt(parameters, _rotary(case, **parameters, **SCALINGS[kind]))
+
+    def best_factor(length: int) -> float:
+        return search_grid(lambda factor: level(factor, length), (0.5, 2.0, 4.0, 8.0))
+
+    factor = 8.0
+    for _ in range(2):  # each where the other one is best
+        length = min(lengths, key=partial(level, factor))
+        factor = best_factor(length)
 
 
 def attention_scale(case: Case, attempt: Attempt) -> None:
     """Attention's logits are multiplied by another number than 1 / sqrt(head size)."""
-    by = lambda factor: of_attribute("scaling", lambda value: value * factor)  # noqa: E731
-    search_grid(lambda f: attempt({"scale": f}, by(f)), (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0))
+
+    def scaled(factor: float) -> float:
+        change = of_attribute("scaling", lambda value: value * factor)
+        return attempt({"scale": factor}, change)
+
+    search_grid(scaled, (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0))
 
 
 def norm_eps(case: Case, attempt: Attempt) -> None:
     """Another epsilon in the norms."""
-    named = any(hasattr(m, "variance_epsilon") for m in case.network.model.modules())
+    variance = any(hasattr(m, "variance_epsilon") for m in case.network.model.modules())
+    name = "variance_epsilon" if variance else "eps"
     for eps in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8):
-        change = of_attribute("variance_epsilon" if named else "eps", lambda _, eps=eps: eps)
-        attempt({"eps": eps}, change)
+        attempt({"eps": eps}, of_attribute(name, partial(_instead, eps)))
 
 
-SHOWN = named(template, pads_attended, positions)
-SHOWN.append(Hypothesis("template", truncated))
+def _instead(value: Any, _: Any) -> Any:
+    return value
+
+
+# a cut prompt is called as a part of the template that is missing
+SHOWN = [*named(template, pads_attended, positions), Hypothesis("template", truncated)]
 COMPUTED = named(rope_base, rope_scaling, attention_scale, norm_eps)

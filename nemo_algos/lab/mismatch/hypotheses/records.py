@@ -108,7 +108,9 @@ def minimize(loss: Callable[[float], float], grid: Array) -> float:
     i = int(np.argmin(values))
     bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
     found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-4})
-    return float(found.x) if found.fun <= values[i] else float(grid[i])
+    if found.fun <= values[i]:
+        return float(found.x)
+    return float(grid[i])
 
 
 def error(record: Record, at: Callable[[float], Array], x: float) -> float:
@@ -230,7 +232,9 @@ def exchanged(record: Record, expected: Array) -> Iterator[Fit]:
 
 def _of_another(own: Record, other: Array) -> float:
     n = min(len(own.row), len(other))
-    return own.only(np.arange(n)).level(other[:n]) if n >= LEAST else np.inf
+    if n >= LEAST:
+        return own.only(np.arange(n)).level(other[:n])
+    return np.inf
 
 
 def retokenized(record: Record, expected: Array) -> Iterator[Fit]:

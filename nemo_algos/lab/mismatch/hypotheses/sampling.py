@@ -233,13 +233,14 @@ def _paddings(logits: Logits) -> Array:
     return float(np.median(logits.normalizer)) + np.linspace(-12, 6, 37)
 
 
+def _penalty(name: str, grid: Array) -> Sampling:
+    return _of_a_number(name, "penalty", partial(penalized, name), lambda _: grid)
+
+
 HYPOTHESES = [
     _of_a_number("temperature", "temperature", tempered, lambda _: TEMPERATURES),
     *map(_filtered, CUTS),
-    *(
-        _of_a_number(name, "penalty", partial(penalized, name), lambda _, grid=grid: grid)
-        for name, grid in PENALTIES.items()
-    ),
+    *(_penalty(name, grid) for name, grid in PENALTIES.items()),
     Sampling(_bias, _biased),
     _of_a_number("vocabulary_padding", "log_mass", widened, _paddings),
 ]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +73,33 @@ def old_weights(case: Case, attempt: Attempt) -> None:
 
 def partial_weights(case: Case, attempt: Attempt) -> None:
     """Some modules are of an earlier checkpoint: kinds of modules, then a bisection of layers."""
-    for name, old in case.previous.items():
-
-        def some(modules: str, pattern: str, name: str = name, old: Weights = old) -> float:
-            found = re.compile(pattern).search
-            change = replaced(old, lambda k: bool(found(k)))
-            return attempt({"folder": name, "modules": modules}, change)
-
-        def layers(low: int, high: int, some: Any = some) -> float:
-            text = f"layer {low}" if high - low == 1 else f"layers {low} to {high - 1}"
-            return some(text, rf"\.layers\.({'|'.join(map(str, range(low, high)))})\.")
-
+    for name in case.previous:
         for kind, pattern in KINDS.items():
-            some(kind, pattern)
+            _of_checkpoint(case, attempt, name, kind, pattern)
         low = 0
         high = case.network.model.config.num_hidden_layers
         while high - low > 1:
             middle = (low + high) // 2
-            first = layers(low, middle) < layers(middle, high)
-            low, high = (low, middle) if first else (middle, high)
+            first = _old_layers(case, attempt, name, low, middle)
+            if first < _old_layers(case, attempt, name, middle, high):
+                high = middle
+            else:
+                low = middle
+
+
+def _of_checkpoint(case: Case, attempt: Attempt, name: str, modules: str, pattern: str) -> float:
+    """The level with the parameters whose names have the pattern of an earlier checkpoint."""
+    within = re.compile(pattern).search
+    change = replaced(case.previous[name], lambda parameter: bool(within(parameter)))
+    return attempt({"folder": name, "modules": modules}, change)
+
+
+def _old_layers(case: Case, attempt: Attempt, name: str, low: int, high: int) -> float:
+    modules = f"layers {low} to {high - 1}"
+    if high - low == 1:
+        modules = f"layer {low}"
+    numbers = "|".join(map(str, range(low, high)))
+    return _of_checkpoint(case, attempt, name, modules, rf"\.layers\.({numbers})\.")
 
 
 def stale_prefix(case: Case, attempt: Attempt) -> None:
@@ -235,13 +242,22 @@ INPUTS |= dict.fromkeys(("nvfp4", "nvfp4 in squares"), partial(_nvfp4, 1))
 
 def _parts(network: Network) -> list[tuple[dict[str, str], set[str]]]:
     """With and without what else is quantized: names of weights [E,M,N] of experts, of routers."""
-    named = network.model.named_parameters()
-    experts = {k for k, p in named if p.ndim == 3}
-    gates = {id(p) for router in routers(network) for p in router.parameters()}
-    too = {k for k, p in network.model.named_parameters() if id(p) in gates and p.ndim > 1}
+    in_routers = set[int]()
+    for router in routers(network):
+        in_routers.update(map(id, router.parameters()))
+    experts = set[str]()
+    gates = set[str]()
+    for name, parameter in network.model.named_parameters():
+        if parameter.ndim == 3:
+            experts.add(name)
+        if parameter.ndim > 1 and id(parameter) in in_routers:
+            gates.add(name)
     parts: list[tuple[dict[str, str], set[str]]] = [({}, experts)]
-    parts += [({"experts": "left out"}, set[str]())] if experts else []
-    return parts + ([({"router": "too"}, experts | too)] if too else [])
+    if experts:
+        parts.append(({"experts": "left out"}, set()))
+    if gates:
+        parts.append(({"router": "too"}, experts | gates))
+    return parts
 
 
 def routers(network: Network) -> list[nn.Module]:
@@ -252,13 +268,21 @@ def routers(network: Network) -> list[nn.Module]:
 @contextmanager
 def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = None) -> Any:
     """The layers' linear weights, others by name, and the inputs that meet the linear ones."""
-    named = network.model.named_modules()
-    linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
-    names = {f"{k}.weight" for k in linear} | others
+    linear = {}
+    names = set(others)
+    for name, module in network.model.named_modules():
+        if isinstance(module, nn.Linear) and ".layers." in name:
+            linear[name] = module
+            names.add(f"{name}.weight")
     of = {k: p for k, p in network.model.named_parameters() if k in names}
-    one = lambda _, w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
+
+    def coarse(_: str, weight: Tensor) -> Tensor:
+        if weight.ndim == 3:  # an expert after the other
+            return torch.stack([*map(weights, weight)])
+        return weights(weight)
+
     with ExitStack() as stack:
-        stack.enter_context(edit_attributes(of, "data", one))
+        stack.enter_context(edit_attributes(of, "data", coarse))
         for module in linear.values() if inputs else []:
             before = module.register_forward_pre_hook(lambda _, args: inputs(args[0]))
             stack.callback(before.remove)
@@ -267,19 +291,31 @@ def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = N
 
 def quantized_weights(case: Case, attempt: Attempt) -> None:
     """The layers' weights, or weights and inputs, in a coarser format; of experts and routers."""
-    tried = [(name, (weights,)) for name, weights in FORMATS.items()]
-    tried += [(f"{name}, inputs too", (FORMATS[name], f)) for name, f in INPUTS.items()]
-    for (name, formats), (about, others) in product(tried, _parts(case.network)):
-        edit = lambda n, o=others, f=formats: _quantized(n, o, *f)  # noqa: E731
-        attempt({"format": name, **about}, of_model(edit))
+
+    def coarse(others: set[str], weights: Any, inputs: Any = None) -> Change:
+        return of_model(lambda network: _quantized(network, others, weights, inputs))
+
+    parts = _parts(case.network)
+    for name, weights in FORMATS.items():
+        for about, others in parts:
+            attempt({"format": name, **about}, coarse(others, weights))
+    for name, inputs in INPUTS.items():
+        for about, others in parts:
+            change = coarse(others, FORMATS[name], inputs)
+            attempt({"format": f"{name}, inputs too", **about}, change)
 
 
 def quantized_head(case: Case, attempt: Attempt) -> None:
     """The output head, which recipes leave out, is quantized."""
-    for name, change in FORMATS.items():
-        made = lambda _, w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
-        head = lambda n, f=made: edit_attributes({"": n.head}, "weight", f)  # noqa: E731
-        attempt({"format": name}, of_model(head))
+
+    def coarse(rounded: Callable[[Tensor], Tensor]) -> Change:
+        def edit(_: str, weight: Tensor) -> nn.Parameter:
+            return nn.Parameter(rounded(weight), requires_grad=False)
+
+        return of_model(lambda network: edit_attributes({"": network.head}, "weight", edit))
+
+    for name, rounded in FORMATS.items():
+        attempt({"format": name}, coarse(rounded))
 
 
 def quantized_cache(case: Case, attempt: Attempt) -> None:
@@ -294,8 +330,11 @@ def quantized_cache(case: Case, attempt: Attempt) -> None:
 
 def precision(case: Case, attempt: Attempt) -> None:
     """The logits alone in bfloat16, or the rotary embedding's frequencies."""
-    coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
-    head = of_model(lambda n: edit_outputs([n.head], lambda _, y: coarse(y)))
+
+    def coarse(x: Tensor) -> Tensor:
+        return x.bfloat16().to(x.dtype)
+
+    head = of_model(lambda network: edit_outputs([network.head], lambda _, y: coarse(y)))
     attempt({"dtype": "bfloat16 logits"}, head)
     attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
 

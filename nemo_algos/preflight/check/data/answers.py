@@ -67,7 +67,11 @@ def asked_forms(prompts: Sequence[str]) -> list[str]:
     """The forms that all of the prompts ask for."""
     if not prompts:
         return []
-    return [n for n, mark in MARKS.items() if all(re.search(mark, p) for p in prompts)]
+    forms = []
+    for name, mark in MARKS.items():
+        if all(re.search(mark, prompt) for prompt in prompts):
+            forms.append(name)
+    return forms
 
 
 def write_answer(form: str, answer: str) -> str:
@@ -104,11 +108,14 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
 
 def wrong_answer(answer: str, others: Sequence[str]) -> str:
     """An answer that is wrong: its last digit or its letter is the next, else another row's."""
-    if digits := list(re.finditer(r"\d", answer)):
+    digits = list(re.finditer(r"\d", answer))
+    if digits:
         last = digits[-1]
         return f"{answer[: last.start()]}{(int(last[0]) + 1) % 10}{answer[last.end() :]}"
     if re.fullmatch(r"[A-Z]", answer):
-        return "A" if answer == "D" else chr(ord(answer) + 1) if answer != "Z" else "A"
+        if answer in ("D", "Z"):
+            return "A"
+        return chr(ord(answer) + 1)
     if answer.lower() in WORDS:
         return WORDS[answer.lower()]
     differs = (o for o in others if o.strip().lower() != answer.strip().lower())
@@ -128,4 +135,6 @@ def gold_text(section: Mapping[str, Any], answer: str) -> str | None:
 def final(answer: str) -> str:
     """What a policy is to write of an answer that is a whole solution: after ####, or boxed."""
     _, mark, last = answer.rpartition("####")
-    return last.strip() if mark else boxed(answer) or answer
+    if mark:
+        return last.strip()
+    return boxed(answer) or answer

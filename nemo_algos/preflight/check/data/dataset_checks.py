@@ -142,7 +142,9 @@ def judge_prompts(
 def _text(section: Mapping[str, Any], name: str) -> str:
     """The text of the section's file, "" where it names none."""
     path = section.get(name)
-    return Path(path).read_text(errors="replace") if path else ""
+    if path:
+        return Path(path).read_text(errors="replace")
+    return ""
 
 
 def render(row: Row, tokenizer: Any) -> str:
@@ -327,15 +329,16 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
 def _bag(row: Row) -> tuple[str, ...]:
     """The words of a problem without their order, and its answer; of a short one the row itself."""
     words = sorted(re.findall(r"\w+", row.problem.casefold()))
-    return (
-        (*words, _value(row.answer)) if len(words) >= WORDS else (row.problem, _value(row.answer))
-    )
+    if len(words) >= WORDS:
+        return (*words, _value(row.answer))
+    return (row.problem, _value(row.answer))
 
 
 def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """Validation has other rows than training, in its words: of its language, and its task."""
     texts = {text for row in train for text in (plain(row.problem), _bag(row))}
-    if seen := [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]:
+    seen = [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]
+    if seen:
         stage.wrong(
             f"{share(len(seen), len(validation))} validation rows are training rows too, some "
             f"perhaps in another order of words ({list_rows(seen)} of the validation data). The "

@@ -181,8 +181,9 @@ def of_rows(rows: Path, sees: bool) -> dict[str, Any]:
 
 def _key(data: Mapping[str, Any], section: Any) -> str:
     for name in ("train", "validation"):
-        found = data.get(name) or []
-        if any(one is section for one in (found if isinstance(found, list) else [found])):
+        written = data.get(name) or []
+        sections = written if isinstance(written, list) else [written]
+        if any(one is section for one in sections):
             return f"data.{name}"
     return "data"
 
@@ -194,7 +195,9 @@ def _error_text(error: BaseException) -> str:
 
 def _first(error: BaseException) -> BaseException:
     """The error behind it; those that were raised of it only wrap it."""
-    return _first(error.__cause__) if error.__cause__ else error
+    if error.__cause__:
+        return _first(error.__cause__)
+    return error
 
 
 def _numbers(dataset: Any) -> list[int]:

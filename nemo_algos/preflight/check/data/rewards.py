@@ -152,7 +152,9 @@ def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     if seconds < QUICK:
         return ROWS
     each = seconds * (len(answers.FORMS) + len(ASKED))
-    return 0 if seconds > FAIL else max(1, min(ROWS, int(BUDGET / each)))
+    if seconds > FAIL:
+        return 0
+    return max(1, min(ROWS, int(BUDGET / each)))
 
 
 def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str, bool]:
@@ -243,7 +245,9 @@ def judge_scores(
         )
     if before == stage.raised:
         paid = sum(one.paid for one in scored)
-        kinds = scored[0].rewards
+        means = {}
+        for kind in scored[0].rewards:
+            means[kind] = statistics.fmean(one.rewards[kind] for one in scored)
         stage.passed(
             f"`{key}` pays the gold answer as {form} in {paid} of {len(scored)} rows, and less for "
             f"empty, wrong and truncated ones. A response takes {median:.3g} s, at most "
@@ -251,7 +255,7 @@ def judge_scores(
             key,
             form=form,
             rows=len(scored),
-            rewards={k: statistics.fmean(one.rewards[k] for one in scored) for k in kinds},
+            rewards=means,
         )
 
 
@@ -261,7 +265,8 @@ def _is_useless(
     """Whether the rewards are no numbers, or all the same, or others when asked again."""
     every = [value for one in scored for value in one.rewards.values()]
     moved = [one for one in scored if one.rewards["gold"] != one.rewards[AGAIN]]
-    if bad := [value for value in every if not math.isfinite(value)]:
+    bad = [value for value in every if not math.isfinite(value)]
+    if bad:
         stage.failed(
             f"`{key}` gives {bad[0]} for {share(len(bad), len(every))} responses: any "
             "reward that is not finite makes the loss NaN. Correct the reward function.",
@@ -301,7 +306,8 @@ def _check_gold(
     reason: Callable[[str, str], str],
 ) -> None:
     """The right response is paid in every row, and as much in one as in another."""
-    if unpaid := [one for one in scored if not one.paid]:
+    unpaid = [one for one in scored if not one.paid]
+    if unpaid:
         said = reason(unpaid[0].gold, str(unpaid[0].row.answer))
         why = f", where it ends with {said}" if said else ""
         numbers = [one.row.number for one in unpaid]
@@ -317,7 +323,8 @@ def _check_gold(
         )
     sizes = [(abs(one.rewards["gold"]), one.row) for one in scored if one.rewards["gold"]]
     usual = statistics.median(size for size, _ in sizes) if sizes else 0.0
-    if far := [(size, row) for size, row in sizes if size > FAR * usual]:
+    far = [(size, row) for size, row in sizes if size > FAR * usual]
+    if far:
         stage.warning(
             f"`{key}` gives {far[0][0]:g} for the right answer of row {far[0][1].number:,}, and "
             f"{usual:g} usually: such a row would outweigh all others of its step. "
@@ -340,7 +347,8 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
                 of=(len(as_much), len(scored)),
             )
     sentences = [one for one in paid if one.sentence]
-    if whole := [one.row for one in sentences if one.rewards["short"] <= one.rewards["empty"]]:
+    whole = [one.row for one in sentences if one.rewards["short"] <= one.rewards["empty"]]
+    if whole:
         stage.wrong(
             f"The answers of {share(len(whole), len(scored))} rows are sentences "
             f"({list_rows([row.number for row in whole])}, as {cut(whole[0].answer, 60)!r}), and "
@@ -374,7 +382,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "write these. Pay only for the answer.",
             key,
         )
-    silent = [r for r in (one.rewards for one in scored) if r["gold"] > r["empty"] > r["wrong"]]
+    silent = []
+    for one in scored:
+        if one.rewards["gold"] > one.rewards["empty"] > one.rewards["wrong"]:
+            silent.append(one.rewards)
     if len(silent) > most:
         stage.warning(
             f"`{key}` gives {silent[0]['wrong']:g} for a wrong answer and {silent[0]['empty']:g} "

@@ -7,7 +7,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,9 +44,11 @@ class Row(NamedTuple):
 
 def read(parts: list[Any], numbers: list[int], most: int = MOST) -> Iterator[Row]:
     """The first rows of the processed data sets, in order."""
-    places = chain.from_iterable(((part, i) for i in range(len(part))) for part in parts)
-    for (part, index), number in zip(places, numbers[:most], strict=False):
-        yield _row(part, index, number)
+    following = iter(numbers[:most])
+    for part in parts:
+        # the number last: zip takes none of it where the part has ended
+        for index, number in zip(range(len(part)), following, strict=False):
+            yield _row(part, index, number)
 
 
 def _row(part: Any, index: int, number: int) -> Row:
@@ -122,7 +123,8 @@ def faults_in_file(section: Mapping[str, Any], most: int = 5) -> list[str]:
     keys = (section.get("input_key") or "input", section.get("output_key") or "output")
     with open(path, errors="replace") as file:
         for number, line in enumerate(file, 1):
-            if line.strip() and (fault := _line_fault(line, keys)):
+            fault = _line_fault(line, keys) if line.strip() else ""
+            if fault:
                 found.append(f"row {number:,} {fault}")
             if len(found) == most:
                 break
@@ -178,7 +180,8 @@ def judge_lengths(
         )
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
-    if masked := [row.number for row in rows if row.masked]:
+    masked = [row.number for row in rows if row.masked]
+    if masked:
         stage.wrong(
             f"`{LIMIT}` is {at(plain, LIMIT)}: {share(len(masked), len(rows))} prompts of {name} "
             f"reach it ({list_rows(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples "
@@ -188,7 +191,8 @@ def judge_lengths(
             of=(len(masked), len(rows)),
         )
     if whole:
-        if long := [row.number for row in rows if not row.masked and row.length >= whole]:
+        long = [row.number for row in rows if not row.masked and row.length >= whole]
+        if long:
             stage.failed(
                 f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
                 f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` "

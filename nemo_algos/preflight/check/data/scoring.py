@@ -257,5 +257,9 @@ def numbers(rewards: Any, count: int) -> list[float]:
     values = rewards.tolist() if hasattr(rewards, "tolist") else list(rewards or [])
     if len(values) != count:
         raise Unpaid(f"returned {len(values)} rewards for {count} responses")
-    single = [v[0] if isinstance(v, list) and len(v) == 1 else v for v in values]
-    return [v if isinstance(v, (int, float)) else math.nan for v in single]
+    single = []
+    for value in values:
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        single.append(value if isinstance(value, (int, float)) else math.nan)
+    return single

@@ -30,7 +30,9 @@ def cached_folder(name: str) -> Path | None:
         found = try_to_load_from_cache(name, FILE)
     except ValueError:  # no name of the hub
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    if isinstance(found, str):
+        return Path(found).parent
+    return None
 
 
 def find(section: Mapping[str, Any], origin: Path | None, folder: Path, sees: bool) -> Path:

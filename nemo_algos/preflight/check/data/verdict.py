@@ -107,4 +107,6 @@ def share(part: int, whole: int) -> str:
 def cut(text: object, characters: int = 200) -> str:
     """The text on one line, at most so long."""
     line = " ".join(str(text).split())
-    return line if len(line) <= characters else line[: characters - 3] + "..."
+    if len(line) <= characters:
+        return line
+    return line[: characters - 3] + "..."

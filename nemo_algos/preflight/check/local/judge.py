@@ -129,6 +129,7 @@ def _replace(plain: dict[str, Any], path: str, usual: Any) -> str:
     if not isinstance(section, dict):
         return _replace(plain, above, usual)
     section.pop(key, None)
-    if (value := at(usual, path)) is not None:
+    value = at(usual, path)
+    if value is not None:
         section[key] = deepcopy(value)
     return path

@@ -135,8 +135,12 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
         count = _counter(policy, boxed)
     except ValueError:  # said by data_files and model
         return
-    lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
-    if longer := sum(length > limit for length in lengths):
+    lengths = []
+    for answer in answers:
+        written = f"\\boxed{{{answer}}}" if boxed else answer
+        lengths.append(count(written) + 1)
+    longer = sum(length > limit for length in lengths)
+    if longer:
         also = ", and the prompt asks for reasoning first" if "eason" in data.prompt else ""
         yield warning(
             "policy.generation.max_new_tokens",

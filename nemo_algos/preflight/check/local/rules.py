@@ -101,7 +101,8 @@ def lora(run: LocalRun) -> Iterator[Finding]:
 def puzzle(run: LocalRun) -> Iterator[Finding]:
     """A family has its numbers, and room for its right responses."""
     numbers = run["data.numbers"]
-    if (family := FAMILIES.get(run["data.task"])) is None:
+    family = FAMILIES.get(run["data.task"])
+    if family is None:
         return
     if numbers not in family.numbers:
         yield error(
@@ -109,7 +110,9 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
             f"{numbers} is not possible with `data.task={run['data.task']}`. Use "
             f"{family.numbers[0]} to {family.numbers[-1]}.",
         )
-    elif run["policy.generation.max_new_tokens"] < (needed := family.longest(run["data"].rules)):
+        return
+    needed = family.longest(run["data"].rules)
+    if run["policy.generation.max_new_tokens"] < needed:
         sized = f" with `data.numbers={numbers}`" if len(family.numbers) > 1 else ""
         yield error(
             "policy.generation.max_new_tokens",

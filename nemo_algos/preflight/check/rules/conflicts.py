@@ -187,7 +187,8 @@ def dropped_groups(run: Preflight) -> Iterator[Finding]:
     if not run[path]:
         return
     parts = {"method": algorithm.base, "method.bounds": algorithm.bounds}
-    if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
+    batchwise = [k for k, part in parts.items() if part.params.whole_batch]
+    if batchwise:
         yield Finding(
             path,
             f"it drops groups that the batch statistics of {parts[batchwise[0]].method.name} "

@@ -32,7 +32,9 @@ PENALTIES = ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advant
 
 def environment(run: Preflight, data: Mapping[str, Any]) -> Any:
     """The name of NeMo-RL's environment that judges a dataset: of images it is always vlm."""
-    return "vlm" if is_vlm(run["data"]) else data.get("env_name")
+    if is_vlm(run["data"]):
+        return "vlm"
+    return data.get("env_name")
 
 
 def environments(run: Preflight) -> Iterator[Finding]:

@@ -28,7 +28,8 @@ def fp8_training(run: Preflight) -> Iterator[Finding]:
     if not run[f"{FP8}.enabled"]:
         return
     for key, valid in VALID.items():
-        if (found := run[f"{FP8}.{key}"]) not in valid:
+        found = run[f"{FP8}.{key}"]
+        if found not in valid:
             near = did_you_mean(str(found), valid)
             yield Finding(f"{FP8}.{key}", f"unknown value: {found}{near}")
     if not run[f"{MEGATRON}.enabled"]:

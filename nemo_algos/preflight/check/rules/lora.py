@@ -94,8 +94,11 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
     names = _linear(run)
     known = sorted({name.rpartition(".")[2] for name in names})
     asked = _patterns(run).get("target_modules", [])
-    # as both match: the module's own name, or the full one by the pattern
-    unmet = [p for p in asked if p not in known and not any(_matches(p, n) for n in names)]
+    unmet = []
+    for pattern in asked:
+        # as both match: the module's own name, or the full one by the pattern
+        if pattern not in known and not any(_matches(pattern, name) for name in names):
+            unmet.append(pattern)
     if path is None or not names or not unmet:
         return
     none = len(unmet) == len(asked)
@@ -111,7 +114,9 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
 def _linear(run: Preflight) -> set[str]:
     """The full names of the model's linear layers; none of a family whose names are not known."""
     if run.model is None or run.megatron:
-        return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON} if run.megatron else set()
+        if run.megatron:
+            return {f"decoder.layers.0.mlp.{name}" for name in OF_MEGATRON}
+        return set()
     found = set[str]()
     for layer in range(len(run.model.layers)):
         for parts in modules(run.model, layer).values():

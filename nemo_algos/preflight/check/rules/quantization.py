@@ -29,7 +29,8 @@ def keywords(run: Preflight) -> Iterator[Finding]:
     for word in words:
         whole = {name for _, name, parts in _parts(run) if any(word in part for part in parts)}
         near = did_you_mean(word, sorted(linear))
-        if torn := sorted(whole & cut):
+        torn = sorted(whole & cut)
+        if torn:
             yield error(
                 KEYWORDS,
                 f"{word} matches only some of the parts that vLLM fuses into "
@@ -132,7 +133,9 @@ def _fp8(run: Preflight) -> bool:
 
 
 def _keywords(run: Preflight) -> list[str]:
-    return [str(x) for x in run[KEYWORDS] or []] if _fp8(run) else []
+    if _fp8(run):
+        return [str(x) for x in run[KEYWORDS] or []]
+    return []
 
 
 def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:

@@ -31,7 +31,8 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
         rows = rows_of(data) or []
         named = {key: str(data.get(key) or usual) for key, usual in KEYS.items()}
         for name, key in named.items() if rows and "messages" not in rows[0].values else ():
-            if lacking := next((row for row in rows if row.get(key) is None), None):
+            lacking = next((row for row in rows if row.get(key) is None), None)
+            if lacking:
                 near = did_you_mean(key, [str(k) for k in lacking.values if k != key])
                 yield error(
                     f"{path}.{name}",

@@ -48,7 +48,8 @@ def probes(run: Preflight) -> Iterator[Finding]:
         "data_plane.enabled": run["data_plane.enabled"],
         "async_rl": run.controlled,
     }
-    if run["mismatch.probe"] and (excluded := [key for key, wrong in others.items() if wrong]):
+    excluded = [key for key, wrong in others.items() if wrong]
+    if run["mismatch.probe"] and excluded:
         yield error(
             "mismatch.probe",
             f"it asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes. Set "

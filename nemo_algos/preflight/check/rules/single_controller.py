@@ -164,7 +164,8 @@ def samplers(run: Preflight) -> Iterator[Finding]:
         if ":" not in target:
             reason = f"names no class, got {target!r}" if target else "it is missing"
             yield error(f"{path}.target", f"{reason}. Write the path of your class, module:Class.")
-        if inherited := [key for key in run[path] if key not in (*read, *section)]:
+        inherited = [key for key in run[path] if key not in (*read, *section)]
+        if inherited:
             yield note(
                 path,
                 f"{target or 'your class'} is also given the base config's "

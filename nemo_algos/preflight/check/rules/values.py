@@ -172,7 +172,8 @@ def fits(schema: Schema, value: Any) -> bool:
     """Whether a value is of the schema; unlike in NeMo-RL, a text is no number and no flag."""
     if "anyOf" in schema:
         return any(fits(one, value) for one in schema["anyOf"])
-    if choices := _choices(schema):
+    choices = _choices(schema)
+    if choices:
         return any(type(value) is type(one) and value == one for one in choices)
     kind = schema.get("type")
     if kind in NUMBERS:
@@ -189,7 +190,8 @@ def expected(schema: Schema) -> str:
     """What a value must be: `a whole number from 1 or null`."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(expected(one) for one in schema["anyOf"]))
-    if choices := _choices(schema):
+    choices = _choices(schema)
+    if choices:
         return " or ".join(json_like(one) for one in choices)
     kind = schema["type"]
     if kind not in NUMBERS:
@@ -200,7 +202,9 @@ def expected(schema: Schema) -> str:
 
 def json_like(value: Any) -> str:
     """A value as one would write it."""
-    return json.dumps(value) if isinstance(value, (bool, NoneType)) else repr(value)
+    if isinstance(value, (bool, NoneType)):
+        return json.dumps(value)
+    return repr(value)
 
 
 def _choices(schema: Schema) -> list[Any]:
@@ -259,7 +263,11 @@ def _unlike_base(
         like = _referred(written, above, base)
         if isinstance(like, dict) and isinstance(value, dict):
             yield from _unlike_base(value, like, base, f"{path}.")
-        elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
+            continue
+        wrong = ""
+        if value is not None and path not in LISTS:
+            wrong = _unlike(like, value)
+        if wrong:
             yield Finding(path, f"must be {wrong}, got {value!r}")
 
 
@@ -268,18 +276,31 @@ def _unlike(like: Any, value: Any) -> str | None:
     if isinstance(like, dict):
         return "a section of key: value pairs"
     if isinstance(like, bool):
-        return None if isinstance(value, bool) else "true or false"
+        if isinstance(value, bool):
+            return None
+        return "true or false"
     if isinstance(like, (int, float)):
-        return None if is_number(value) else "a number below 1e+15"
-    return "one value" if isinstance(like, str) and isinstance(value, (list, dict)) else None
+        if is_number(value):
+            return None
+        return "a number below 1e+15"
+    if isinstance(like, str) and isinstance(value, (list, dict)):
+        return "one value"
+    return None
 
 
 def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
     """What an interpolation as written refers to; a number of what it computes."""
-    while isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
+    while isinstance(value, str):
+        match = REFERENCE.fullmatch(value)
+        if not match:
+            break
         path = match[1]
-        value = at(base, above + path[1:] if path.startswith(".") else path)
-    return 0 if isinstance(value, str) and COMPUTED.match(value) else value
+        if path.startswith("."):
+            path = above + path[1:]
+        value = at(base, path)
+    if isinstance(value, str) and COMPUTED.match(value):
+        return 0
+    return value
 
 
 def _put(plain: Any, path: str, value: Any) -> None:
