@@ -37,7 +37,8 @@ TIS = {
 }
 STOCK = ("grpo", "gspo")  # at their defaults NeMo-RL's own, which does not clamp log-ratios at 20:
 UNCLAMPED = {"grpo-1-0", "grpo-1-3", "gspo-1-4", "grpo-2-1", "gspo-2-4", "gspo-2-5"}
-SPARSE = ("pass_at_k", "high_entropy", "m2po")  # an advantage of 0 where the others have one
+# an advantage of 0 where the others have one
+SPARSE = ("pass_at_k", "high_entropy", "m2po", "wapo")
 
 
 def stock_of(algorithm: Algorithm, **values: Any) -> ClippedPGLossFn:

@@ -431,7 +431,8 @@ def wapo_advantages(rollouts: Rollouts, params: WAPOParams) -> DriverOutput:
     """
     positive = group_advantages(rollouts, params).value.clamp(min=0)
     groups = rollouts.groups
-    winning = (groups.max(positive) > 0).sum().clamp(min=1)
+    trained = positive.where(rollouts.kept, 0.0)  # a group that is masked out whole has no winner
+    winning = (groups.max(trained) > 0).sum().clamp(min=1)
     share = (rollouts.lengths > 0).double().sum() / (groups.count * winning)
     return DriverOutput(positive * rollouts.lengths / params.max_tokens * share[groups.index])
 
