@@ -231,7 +231,7 @@ def test_it_is_refused_by_name(key):
 GENTLE = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-4}}  # dr_grpo's gradient is small
 HALF = ("grpo.num_prompts_per_step=4", "policy.train_global_batch_size=8")
 # with rewards, prompts, a teacher or turns of their own: test_extensions, test_two_policies
-OTHERWISE = {"gdpo", "spo", "ema_baseline", "opd", "turn_rloo", "turn_etr", "turn_quatro"}
+OTHERWISE = {"gdpo", "dvao", "spo", "ema_baseline", "opd", "turn_rloo", "turn_etr", "turn_quatro"}
 STEPS = {"pass_at_k": 12}  # most of its groups are flat
 OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share")
 
