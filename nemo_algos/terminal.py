@@ -36,9 +36,12 @@ def sentence(text: object, *, behind: int = 0, color: str | None = None, err: bo
     lines = str(text).split("\n")
     if stream.isatty():
         width = max(shutil.get_terminal_size().columns - 1 - behind, 40)
-        broken = [
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in lines
-        ]
-        lines = [part for parts in broken for part in parts]
+        broken = []
+        for line in lines:
+            broken.append(
+                textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            )
+        lines = []
+        for parts in broken:
+            lines += parts
     echo(("\n" + " " * behind).join(lines), color=color, err=err)

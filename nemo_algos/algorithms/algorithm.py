@@ -111,7 +111,10 @@ class Algorithm(Kernel):
         """The methods and terms that take the whole reward, above 0, for a success."""
         slots = {"advantages": self.advantages, "bounds": self.bounds, "loss": self.base}
         readers = [c for slot, c in slots.items() if slot in c.method.success]
-        names = [c.method.name for c in readers if getattr(c.params, SUCCESS, None) is None]
+        names = []
+        for c in readers:
+            if getattr(c.params, SUCCESS, None) is None:
+                names.append(c.method.name)
         for each in self.terms:
             if each.term.success and getattr(each.params, SUCCESS, None) is None:
                 names.append(each.term.name)
@@ -141,7 +144,10 @@ class Algorithm(Kernel):
     @property
     def unit_columns(self) -> set[str | None]:
         """What must be in [0, 1]: parts of the reward by name, None for the whole."""
-        of_rest = [c for c in (self.base, self.bounds) if "unit_rewards" in needs_of_rest(c.method)]
+        of_rest = []
+        for c in (self.base, self.bounds):
+            if "unit_rewards" in needs_of_rest(c.method):
+                of_rest.append(c)
         needing = [c.params for c in of_rest]
         if "unit_rewards" in self.advantage_needs:
             needing.append(self.advantages.params)

@@ -41,7 +41,10 @@ def build(
     block = _block(method, "method")
     beside = {*block}
     written = {k: block.pop(k, None) for k in COMPONENTS}
-    blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
+    blocks = {}
+    for k, v in written.items():
+        if v is not None:
+            blocks[k] = _block(v, f"method.{k}")
     findings = list[Finding]()
     terms = _terms(block.pop("terms", {}), findings)
     correction = _correction(rollout_correction, findings)
@@ -105,7 +108,10 @@ def _terms(blocks: Any, findings: list[Finding]) -> tuple[WeightedTerm, ...]:
         except ConfigError as error:
             findings += error.findings
     for i, (term, _) in enumerate(terms):
-        before = [other.name for other, _ in terms[:i] if term.holds and other.holds == term.holds]
+        before = []
+        for other, _ in terms[:i]:
+            if term.holds and other.holds == term.holds:
+                before.append(other.name)
         if before:
             findings.append(
                 Finding(

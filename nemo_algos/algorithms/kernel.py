@@ -240,7 +240,9 @@ class Kernel:
         """The signals of a batch, each value as a column [B,1] or [B,S]."""
         values = {name: output.value for name, output in outputs.items()}
         values |= zip(("low", "high"), values.pop("bounds", ()), strict=False)
-        columns = {name: self._column(name, value, rollouts) for name, value in values.items()}
+        columns = {}
+        for name, value in values.items():
+            columns[name] = self._column(name, value, rollouts)
         low, high = self.constant_bounds or (columns.pop("low"), columns.pop("high"))
         metrics = dict[str, float]()
         reports = dict[str, "Tensor"]()

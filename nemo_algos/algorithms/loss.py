@@ -171,7 +171,10 @@ def _check_signals(
 ) -> None:
     bounds = {"low": signals.low, "high": signals.high}
     own = bounds | {"advantages": signals.advantages, **signals.extras}
-    given = {k: [*x.shape] for k, x in own.items() if not isinstance(x, (int, float))}
+    given = {}
+    for k, x in own.items():
+        if not isinstance(x, (int, float)):
+            given[k] = [*x.shape]
     rows, positions = rollouts.mask.shape
     wanted = {}
     for name, per_token in algorithm.per_token.items():

@@ -68,7 +68,10 @@ def rank_signals(
 
     changed = ("mask", "old_logprobs", "rollout_is_weights")  # by `Algorithm.correct`
     values = {name: getattr(whole, name) for name in changed}
-    known = {name: mine(value) for name, value in values.items() if value is not None}
+    known = {}
+    for name, value in values.items():
+        if value is not None:
+            known[name] = mine(value)
     return replace(rollouts, **known), signals.map(mine)
 
 
@@ -97,8 +100,11 @@ def _of_all_ranks(value: T, group: ProcessGroup | None) -> list[T]:
 
 def _columns(rollouts: Rollouts) -> dict[str, Tensor]:
     """All that is a tensor, on the CPU; parts of the reward by ("part", name)."""
-    values: dict[Any, Any] = {name: getattr(rollouts, name) for name in (*TENSORS, "turn_rewards")}
-    values |= {("part", name): part for name, part in (rollouts.reward_parts or {}).items()}
+    values: dict[Any, Any] = {}
+    for name in (*TENSORS, "turn_rewards"):
+        values[name] = getattr(rollouts, name)
+    for name, part in (rollouts.reward_parts or {}).items():
+        values[("part", name)] = part
     return {name: value.cpu() for name, value in values.items() if value is not None}
 
 
@@ -111,5 +117,8 @@ def _joined(like: Rollouts, found: list[dict[Any, Tensor]]) -> Rollouts:
             width = max(column.shape[1] for column in columns)
             columns = [F.pad(column, (0, width - column.shape[1])) for column in columns]
         joined[name] = torch.cat(columns)
-    parts = {name[1]: joined.pop(name) for name in [*joined] if isinstance(name, tuple)}
+    parts = {}
+    for name in [*joined]:
+        if isinstance(name, tuple):
+            parts[name[1]] = joined.pop(name)
     return replace(like, **joined, reward_parts=parts or None)

@@ -84,7 +84,9 @@ class Params(Section):
     def non_default(self) -> list[str]:
         """The names of the parameters that do not have their default."""
         fields = type(self).model_fields.items()
-        defaults = {k: field.get_default(call_default_factory=True) for k, field in fields}
+        defaults = {}
+        for k, field in fields:
+            defaults[k] = field.get_default(call_default_factory=True)
         return [k for k, default in defaults.items() if getattr(self, k) != default]
 
 

@@ -176,7 +176,10 @@ def _tensor(name: str, values: Any) -> Tensor | None:
 def _by_turn(parts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor | None:
     """`turn_rewards` [B,T] of the parts [B] named turn_1, turn_2, ...; None where none is."""
     numbers = {name: TURN_PART.fullmatch(name) for name in parts}
-    turns = {int(match[1]): name for name, match in numbers.items() if match}
+    turns = {}
+    for name, match in numbers.items():
+        if match:
+            turns[int(match[1])] = name
     if not turns:
         return None
     nothing = torch.zeros_like(next(iter(parts.values())), dtype=torch.float64)
@@ -265,7 +268,10 @@ class Rollouts:
         values = {name: getattr(self, name) for name in TENSORS}
         parts = self.reward_parts and {k: v[rows] for k, v in self.reward_parts.items()}
         values["turn_rewards"] = self.turn_rewards
-        rest = {k: v[rows] for k, v in values.items() if v is not None}
+        rest = {}
+        for k, v in values.items():
+            if v is not None:
+                rest[k] = v[rows]
         return replace(self, **rest, reward_parts=parts)
 
     def column(self, name: str | None) -> Tensor:

@@ -53,7 +53,10 @@ Config = Annotated[
 def once(overrides: list[str] | None) -> list[str] | None:
     """The overrides; of a key that is given twice it is said which one counts."""
     given = Counter(override.partition("=")[0].lstrip("+") for override in overrides or [])
-    twice = [(key, count) for key, count in given.items() if count > 1]
+    twice = []
+    for key, count in given.items():
+        if count > 1:
+            twice.append((key, count))
     reason = "it is set {} times; the last one applies"  # without the values: one may be a key
     show([Finding(key, reason.format(count), "warning") for key, count in twice], err=True)
     return overrides

@@ -14,7 +14,10 @@ WIDTH = 22  # of a name without a folder
 
 def configs(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """List the shipped configs, a line each; `nemo-algos train etr.yaml` takes them by name."""
-    lines = {name: describe(name) for name in config.names() if "/base/" not in name}
+    lines = {}
+    for name in config.names():
+        if "/base/" not in name:
+            lines[name] = describe(name)
     if as_json:
         return echo(json.dumps(lines, indent=2))
     for name, line in lines.items():

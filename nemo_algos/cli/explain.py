@@ -31,7 +31,10 @@ SOURCES: list[tuple[str, type[BaseModel], str]] = [
 
 def explain_key(key: str, release: Release) -> list[str]:
     """A line for each meaning of a key, with who has it. Raises ConfigError where nobody does."""
-    fields = [(who, *one) for who, schema, above in SOURCES for one in fields_of(schema, above)]
+    fields = []
+    for who, schema, above in SOURCES:
+        for one in fields_of(schema, above):
+            fields.append((who, *one))
     meanings = dict[str, list[str]]()
     for who, path, field in fields:
         if fnmatchcase(key, path):
@@ -69,10 +72,12 @@ def _describe(field: FieldInfo) -> str:
     """Type, limits, default, text."""
     sections = _sections(field.annotation)
     kind = re.sub(r"(\w+\.)+", "", inspect.formatannotation(field.annotation))
-    shown = [
-        (getattr(m, name, None), sign) for m in field.metadata for name, sign in LIMITS.items()
-    ]
-    limits = [f"{sign} {limit}" for limit, sign in shown if limit is not None]
+    limits = []
+    for constraint in field.metadata:
+        for name, sign in LIMITS.items():
+            limit = getattr(constraint, name, None)
+            if limit is not None:
+                limits.append(f"{sign} {limit}")
     usual = field.get_default(call_default_factory=True)
     default = "required" if field.is_required() else f"default {_format(usual)}"
     text = field.description or (sections[0].__doc__ if len(sections) == 1 else "") or ""

@@ -64,7 +64,9 @@ def _verify(file: Path, tolerance: float | None) -> None:
     from nemo_algos.algorithms.golden.verify import errors_of, read  # torch
 
     cases = read(file)
-    errors = [error for case in cases["cases"] for error in errors_of(case)]
+    errors = []
+    for case in cases["cases"]:
+        errors += errors_of(case)
     limit = float(cases.get("tolerance", 1e-6)) if tolerance is None else tolerance
     table = Table("method", "quantity", "cases", "largest error", "in case", "")
     for kind in dict.fromkeys((e.method, e.quantity) for e in errors):
@@ -102,7 +104,10 @@ def facts_of_config(name: str, block: dict[str, Any]) -> dict[str, Any]:
     row = facts(algorithm.base.method)
     changed = ", ".join(f"{k}={v}" for k, v in block.items() if k != "name")
     is_ = f"{algorithm.name} with {changed}" if changed else algorithm.name
-    given = {k: v for k, v in algorithm.base.params.model_dump().items() if v is not None}
+    given = {}
+    for k, v in algorithm.base.params.model_dump().items():
+        if v is not None:
+            given[k] = v
     named = {"method": name, "is": is_, "config": f"{name}.yaml"}
     return {**named, **row, **named, "mean": algorithm.mean, "defaults": given}
 
@@ -118,7 +123,10 @@ def details(console: Console, row: dict[str, Any]) -> None:
 
 def facts(method: Method) -> dict[str, Any]:
     """What a method does and needs."""
-    defaults = {k: v for k, v in method.params().model_dump().items() if v is not None}
+    defaults = {}
+    for k, v in method.params().model_dump().items():
+        if v is not None:
+            defaults[k] = v
     return {
         "method": method.name,
         "paper": method.paper,
@@ -132,7 +140,10 @@ def facts(method: Method) -> dict[str, Any]:
 
 def facts_of_term(term: LossTerm) -> dict[str, Any]:
     """What a term of the loss adds and needs."""
-    defaults = {k: v for k, v in term.params().model_dump().items() if v is not None}
+    defaults = {}
+    for k, v in term.params().model_dump().items():
+        if v is not None:
+            defaults[k] = v
     return {
         "method": f"terms.{term.name}",
         "paper": term.paper,

@@ -90,16 +90,15 @@ def plan(
     change = remedy(p, accepts)
     sums = report.totals(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums, ends))
-    shown += [
-        part
-        for n, (some, reason) in found.items()
-        for part in report.ranking(n, some, reason, price)
-    ]
+    for n, (some, reason) in found.items():
+        shown += report.ranking(n, some, reason, price)
     found_steps = report.read_steps(own) if own else {}
     if found_steps:
         total = report.totals(p, int(sums["steps"]), price, found_steps["step"])
         shown += report.comparison(p, found_steps, total)
-    every = [layout for some, _ in found.values() for layout in some]
+    every = []
+    for some, _ in found.values():
+        every += some
     if html:
         report.write_page(html, [p, *every], shown, forecast_of(run))
         echo(f"page: {html}", err=True)

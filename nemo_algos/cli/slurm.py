@@ -140,11 +140,10 @@ def job(
         (submit and test_only, "--test-only never submits: remove --submit or --test-only"),
     )
     points = prepare.points(sweep or [], overrides or [])
-    runs = [
-        prepare.prepare(file, [*(overrides or []), *point], job, folder, sizes)
-        for point in points
-        for folder in [Path(out).resolve() / _name(base, point)]
-    ]
+    runs = []
+    for point in points:
+        folder = Path(out).resolve() / _name(base, point)
+        runs.append(prepare.prepare(file, [*(overrides or []), *point], job, folder, sizes))
     prepare.apart(runs)
     for point in points if check_data else ():
         _check_data(file, [*(overrides or []), *point], checkout)
@@ -155,7 +154,10 @@ def job(
     for run in runs:
         echo(f"{run.folder}: {run.size}", err=True)
     by_hand = () if submit else prepare.by_hand(job)
-    show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
+    findings = []
+    for run in runs:
+        findings += [finding for finding in run.findings if finding.severity != "error"]
+    show([*findings, *by_hand], err=True)
     for run in () if submit else runs:
         prepare.write(run)
         echo(f"sbatch {run.folder}/job.sh")

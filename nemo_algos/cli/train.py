@@ -121,11 +121,14 @@ def _resume(resume: Path | None, overrides: list[str]) -> DictConfig:
     except (OSError, ValueError) as error:
         raise _error(f"{path} is not a run manifest ({error}). Resume another folder.") from None
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
-    unasked = [
-        Finding(key, f"{value} {FOREIGN}. If you trust it, add {key}={value}, or --config FILE.")
-        for key, value in manifest.foreign(plain).items()
-        if key not in given
-    ]
+    unasked = []
+    for key, value in manifest.foreign(plain).items():
+        if key not in given:
+            unasked.append(
+                Finding(
+                    key, f"{value} {FOREIGN}. If you trust it, add {key}={value}, or --config FILE."
+                )
+            )
     if unasked:
         raise ConfigError(unasked)
     return OmegaConf.create({**plain, "engine": "local"})

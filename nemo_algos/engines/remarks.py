@@ -193,7 +193,10 @@ class Remarks:
 
     def note(self, step: int, sentences: Sequence[str]) -> list[str]:
         """Those with their step, which the end repeats."""
-        found = [f"step {step}: {text}" for text in sentences if text]
+        found = []
+        for text in sentences:
+            if text:
+                found.append(f"step {step}: {text}")
         self.said += found
         return found
 
@@ -204,14 +207,19 @@ class Remarks:
         planned = f" of {self.planned:,} planned" if self.planned else ""
         ran = f"{self.steps[0]} to {self.steps[-1]}{planned}"
         parts = [f"This run trained {len(self.steps)} steps, {ran}."]
-        known = {step: value for step, value in self.held_out.items() if isfinite(value)}
+        known = {}
+        for step, value in self.held_out.items():
+            if isfinite(value):
+                known[step] = value
         if known:
             best = max(known, key=lambda step: known[step])
             parts.append(
                 f"The best {HELD_OUT} is {known[best]:.3f}, after step {best}; the last one is "
                 f"{known[max(known)]:.3f}, after step {max(known)}."
             )
-        told = [text.partition("; ")[0].partition(". ")[0] for text in self.said[:SHOWN]]
+        told = []
+        for text in self.said[:SHOWN]:
+            told.append(text.partition("; ")[0].partition(". ")[0])
         more = f" The first {SHOWN}:" * (len(self.said) > SHOWN)
         parts.append(f"Warnings: {len(self.said)}.{more}")
         say(" ".join([*parts, *(f"{text.rstrip('.')}." for text in told)]))

@@ -44,10 +44,11 @@ class _FromHidden(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, shard: Shard
     ) -> tuple[Tensor, Tensor]:
-        parts = [
-            torch.stack(entropy.moments(hidden[c] @ weight.T, tokens[c], temperature, shard))
-            for c in _chunks(hidden, weight)
-        ]
+        parts = []
+        for c in _chunks(hidden, weight):
+            parts.append(
+                torch.stack(entropy.moments(hidden[c] @ weight.T, tokens[c], temperature, shard))
+            )
         result = entropy.over_vocabulary(Moments(*torch.cat(parts, 1)), shard)
         ctx.save_for_backward(hidden, weight, tokens, *result)
         ctx.rest = (temperature, shard)

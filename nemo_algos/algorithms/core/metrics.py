@@ -45,7 +45,10 @@ class Stats:
         """
         s = {k: float(v) for k, v in self.sums.items()}
         own = [k for k in s if k.startswith("terms/")]
-        out = {k: s[k] / updates for k in ("loss", "kl_loss", *own) if k in s}
+        out = {}
+        for k in ("loss", "kl_loss", *own):
+            if k in s:
+                out[k] = s[k] / updates
         if "nonfinite_tokens" in s:
             out["nonfinite_tokens"] = s["nonfinite_tokens"]
         for name, (total, count) in MEANS.items():
@@ -148,7 +151,9 @@ def clip_sums(
     if advantages.shape[1] == 1:
         outside = {k: tokens.sum(1, keepdim=True) for k, tokens in outside.items()}
     sides = {"positive": torch.gt, "negative": torch.lt}
-    signs = {sign: _compare(beyond, advantages, 0) for sign, beyond in sides.items()}
+    signs = {}
+    for sign, beyond in sides.items():
+        signs[sign] = _compare(beyond, advantages, 0)
     sums = dict[str, Tensor]()
     for sign, rows in signs.items():
         for side, tokens in outside.items():

@@ -143,7 +143,10 @@ def _alike(slot: str, component: Component, base: Component) -> bool:
     if slot == "bounds" and component.method.constant_bounds is no_bounds:
         return False  # it has none at all
     names = ("advantages",) if slot == "advantages" else ("bounds", "constant_bounds")
-    keys = [k for k in type(component.params).model_fields if slot in slots(component.params, k)]
+    keys = []
+    for k in type(component.params).model_fields:
+        if slot in slots(component.params, k):
+            keys.append(k)
     pairs = [(component.method, base.method, names), (component.params, base.params, keys)]
     return component.method is not base.method and all(
         getattr(a, name) == getattr(b, name, None) for a, b, names in pairs for name in names

@@ -93,7 +93,10 @@ class LossConfig(Section):
     def _refuse_derived(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        written = [f"`{k}`: {reason}" for k, reason in SET_BY_METHOD.items() if k in data]
+        written = []
+        for k, reason in SET_BY_METHOD.items():
+            if k in data:
+                written.append(f"`{k}`: {reason}")
         if written:
             raise ValueError("; ".join(written))
         return data

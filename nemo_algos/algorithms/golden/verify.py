@@ -106,8 +106,14 @@ def _rollouts(inputs: dict[str, Any]) -> Rollouts:
     mask = torch.tensor(inputs["mask"]).bool()
     group = list(inputs.get("group", range(len(mask))))
     labels = {label: i for i, label in enumerate(dict.fromkeys(group))}
-    parts = {k.split("/")[1]: _float64(v) for k, v in inputs.items() if k.startswith("reward/")}
-    given: dict[str, Any] = {k: _float64(inputs[k]) for k in OPTIONAL if k in inputs}
+    parts = {}
+    for k, v in inputs.items():
+        if k.startswith("reward/"):
+            parts[k.split("/")[1]] = _float64(v)
+    given: dict[str, Any] = {}
+    for k in OPTIONAL:
+        if k in inputs:
+            given[k] = _float64(inputs[k])
     return GoldenRollouts(
         group=torch.tensor([labels[label] for label in group]),
         rewards=_float64(inputs.get("rewards", [0.0] * len(mask))),

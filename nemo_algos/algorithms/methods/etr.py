@@ -61,7 +61,10 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> DriverOutput:
     elastic = sign * params.micro * advantages.tanh()
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
-    metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
+    metrics = {}
+    for k, x in sides.items():
+        if len(x):
+            metrics[f"etr/radius_{k}"] = float(x.mean())
     return DriverOutput((radius, radius), metrics, reports={"clip_radius": radius})
 
 

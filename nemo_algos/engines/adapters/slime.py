@@ -176,5 +176,8 @@ def _groups(whole: Data, size: int) -> list[int]:
 def _rollouts(rows: Data, group: list[int], rewards: Tensor) -> na.Rollouts:
     """What slime's filters have masked out whole is no empty response."""
     mask = padded(rows["mask"]).bool()
-    tokens = {k: padded(rows[k]) for k in FIELDS.values() if k in rows}
+    tokens = {}
+    for k in FIELDS.values():
+        if k in rows:
+            tokens[k] = padded(rows[k])
     return na.Rollouts(group, rewards, mask, sample_mask=mask.any(1), **tokens)

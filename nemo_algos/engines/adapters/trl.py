@@ -298,7 +298,10 @@ class MethodTrainer(GRPOTrainer):
     def _record(self, blocks: dict[str, Any]) -> None:
         """nemo_algos.json in the output folder, for `nemo-algos report`: TRL has no such file."""
         own = {"seed", "data_seed", "output_dir", "logging_dir", "run_name"}  # differ between seeds
-        arguments = {k: v for k, v in self.args.to_sanitized_dict().items() if k not in own}
+        arguments = {}
+        for k, v in self.args.to_sanitized_dict().items():
+            if k not in own:
+                arguments[k] = v
         method = blocks["method"]
         written = blocks | {"method": {"name": method} if isinstance(method, str) else method}
         config = written | {"grpo": {"seed": self.args.seed}, "trl": arguments}
@@ -335,7 +338,10 @@ class MethodTrainer(GRPOTrainer):
         numbers = rows + len(rows) * self.accelerator.process_index  # among all processes'
         own = self._rollouts(batch, numbers)
         given = {f.name: getattr(own, f.name) for f in fields(own)}
-        named = {k: self._everyones(x) for k, x in given.items() if x is not None}
+        named = {}
+        for k, x in given.items():
+            if x is not None:
+                named[k] = self._everyones(x)
         parts = self._rewards.nan_to_num().unbind(1)
         by_name = dict(zip(self.reward_func_names, parts, strict=True))
         weights = dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True))
@@ -391,7 +397,10 @@ class MethodTrainer(GRPOTrainer):
         names = ("ids", "mask")
         keep = batch["completion_ids"].shape[1]
         both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
-        vision = {k: batch[k] for k in VISION if k in batch}
+        vision = {}
+        for k in VISION:
+            if k in batch:
+                vision[k] = batch[k]
         score = self._get_per_token_logps_and_entropies
         return score(model, *both, keep, size, compute_entropy=True, **vision)[:2]
 
@@ -420,7 +429,9 @@ class MethodTrainer(GRPOTrainer):
     def _term_weights(self, rollouts: Rollouts, signals: Signals) -> Tensor:
         """What each term's weights add up to over these tokens: over its own batch, coef."""
         tokens = rollouts.lengths[:, None]
-        sums = [(signals.extras[each.key] * tokens).sum() for each in self.algorithm.terms]
+        sums = []
+        for each in self.algorithm.terms:
+            sums.append((signals.extras[each.key] * tokens).sum())
         if sums:
             return torch.stack(sums)
         return torch.zeros(0, device=tokens.device)

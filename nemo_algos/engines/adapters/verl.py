@@ -167,11 +167,16 @@ class MethodTrainer(PPOTrainerSync):
         signals = self.algorithm.signals(rollouts)
         metrics.update(signals.metrics)
         known = {**vars(signals), **signals.extras, **self._counts(rollouts.mask)}
-        fields = {f"method_{k}": known[k] for k in (*self.algorithm.per_token, *COUNTS)}
+        fields = {}
+        for k in (*self.algorithm.per_token, *COUNTS):
+            fields[f"method_{k}"] = known[k]
         shown = signals.advantages.expand(rollouts.mask.shape)
         fields |= {"advantages": shown, "returns": shown}  # for verl's metrics
         fields = {k: x.to(rollouts.old_logprobs) for k, x in fields.items()}
-        wide = {k: response_to_nested(x, nested) for k, x in fields.items() if x.shape[1] > 1}
+        wide = {}
+        for k, x in fields.items():
+            if x.shape[1] > 1:
+                wide[k] = response_to_nested(x, nested)
         return tq.kv_batch_put(**place, fields=TensorDict(fields | wide, batch_size=len(batch)))
 
     def _counts(self, mask: Tensor) -> dict[str, Tensor]:
@@ -194,7 +199,10 @@ def _groups(batch: Any, uids: list[str]) -> Tensor:
 def _rollouts(rows: TensorDict, group: Tensor, kept: Tensor | None = None) -> na.Rollouts:
     mask = rows["response_mask"].bool()
     rewards = rows["rm_scores"].double().sum(1)
-    tokens = {ours: rows[theirs] for theirs, ours in FIELDS.items() if theirs in rows}
+    tokens = {}
+    for theirs, ours in FIELDS.items():
+        if theirs in rows:
+            tokens[ours] = rows[theirs]
     return na.Rollouts(group=group, rewards=rewards, mask=mask, sample_mask=kept, **tokens)
 
 
@@ -220,5 +228,8 @@ def method_loss(
     loss = na.policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
     shares = replace(loss.stats, sums=loss.stats.sums | vars(counts)).summary()
     top = Metric("max", shares.pop("ratio/max", 0.0))
-    sums = {k: v * data["dp_size"] for k, v in shares.items() if not k.startswith(NO_SHARES)}
+    sums = {}
+    for k, v in shares.items():
+        if not k.startswith(NO_SHARES):
+            sums[k] = v * data["dp_size"]
     return loss.value * data["dp_size"], {"ratio/max": top} | Metric.from_dict(sums, "sum")

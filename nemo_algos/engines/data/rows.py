@@ -161,7 +161,10 @@ def _parse(file: Path, found: bytes) -> list[Row]:
         raise ValueError(f"cannot read {file}: {error}") from None
     match kind:
         case ".jsonl":
-            lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+            lines = []
+            for i, line in enumerate(text.split("\n"), 1):
+                if line.strip():
+                    lines.append((i, line))
             values = [(i, from_json(line, f"{file}, row {i}")) for i, line in lines]
             if len(values) == 1 and isinstance(values[0][1], list):
                 raise ValueError(f"{file} is one JSON list. Rename it to .json.")

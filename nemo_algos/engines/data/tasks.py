@@ -173,7 +173,9 @@ def _lacking(row: Row, split: Split, section: str) -> ValueError:
     """All keys that the row does not have, each with the config's key that names it."""
     named = {"input_key": split.input_key, "output_key": split.output_key}
     absent = {name: key for name, key in named.items() if key not in row.values}
-    keys = [f"{key!r}{did_you_mean(key, list(row.values))}" for key in absent.values()]
+    keys = []
+    for key in absent.values():
+        keys.append(f"{key!r}{did_you_mean(key, list(row.values))}")
     cure = " and ".join(f"`{section}.{name}`" for name in absent)
     return ValueError(f"{row.where} has no key {' and no key '.join(keys)}. Set {cure}.")
 

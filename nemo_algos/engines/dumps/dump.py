@@ -86,7 +86,10 @@ def _behind(prompts: Any, ours: dict[str, Any]) -> dict[str, Any]:
     if prompts.ndim != 2 or tokens.ndim != 2 or len(prompts) != len(tokens):
         return ours
     mask = np.ones(tokens.shape) if ours["mask"] is None else ours["mask"]  # not of the prompts
-    of_tokens = {k: v for k, v in {**ours, "mask": mask}.items() if np.shape(v) == tokens.shape}
+    of_tokens = {}
+    for k, v in {**ours, "mask": mask}.items():
+        if np.shape(v) == tokens.shape:
+            of_tokens[k] = v
     before = np.zeros_like(prompts)
     longer = {k: np.concatenate([before, v], 1) for k, v in of_tokens.items()}
     return {**ours, **longer, "tokens": np.concatenate([prompts, tokens], 1)}
@@ -141,7 +144,10 @@ def tensors(path: Path) -> dict[str, Any]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(loaded, dict):
-            columns = {str(k): v for k, v in loaded.items() if isinstance(v, torch.Tensor)}
+            columns = {}
+            for k, v in loaded.items():
+                if isinstance(v, torch.Tensor):
+                    columns[str(k)] = v
             refuse_large(sum(v.numel() for v in columns.values()))
             return {k: _array(v) for k, v in columns.items()}
     except TooLarge:
@@ -229,7 +235,10 @@ def from_arrays(arrays: dict[str, Any]) -> Dump:
     if lacking:
         has = ", ".join(sorted(ours)[:12]) or "nothing"
         raise ValueError(f"lacks {', '.join(lacking)}; it has {has}{remedy(arrays) or WRITE}")
-    known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
+    known = {}
+    for f in fields(Dump):
+        if f.name in ours:
+            known[f.name] = np.asarray(ours[f.name])
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):
@@ -281,7 +290,10 @@ def _npz(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
         raise ValueError(f"cannot be read as .npz: {first_line(error)}{WRITE}") from None
-    other = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    other = []
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):
+            other.append(name)
     if other:
         raise ValueError(f"cannot be read as .npz: {other[0]} is not an array{WRITE}")
     refuse_large(sum(array.size for array in found.values()))

@@ -81,7 +81,10 @@ def protections() -> list[str]:
 def code_block(text: str, entry_point: str = "") -> str:
     """The last fenced block that defines `entry_point`, else the last block, else all of `text`."""
     codes = [code for _, code in blocks(text)]
-    defining = [code for code in codes if entry_point and _defines(code, entry_point)]
+    defining = []
+    for code in codes:
+        if entry_point and _defines(code, entry_point):
+            defining.append(code)
     return (defining or codes or [text])[-1]
 
 
@@ -161,18 +164,29 @@ class _Problem:
         self.tests = compile(tree, "<tests>", "exec", dont_inherit=True, optimize=0)
         self._prompt = compile(prompt, "<prompt>", "exec", dont_inherit=True, optimize=0)
         self.entry_point = entry_point
-        nodes = list(ast.walk(tree))
-        owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
-        names = [node for node in nodes if isinstance(node, ast.Name)]
+        names = []
+        owners = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                names.append(node)
+            if isinstance(node, ast.Attribute):
+                owners.add(node.value)
         # A program's own `abs` or `math` would decide `math.fabs(f(1) - 2) < 0.1`.
-        free = {node.id for node in names if not hasattr(builtins, node.id)}
-        bare = {node.id for node in names if node not in owners}
+        free = set()
+        bare = set()
+        for node in names:
+            if not hasattr(builtins, node.id):
+                free.add(node.id)
+            if node not in owners:
+                bare.add(node.id)
         self._modules = (free - bare) & sys.stdlib_module_names
         self._asked = free - self._modules
 
     def namespace(self, program: Program) -> dict[str, Any]:
         """Globals for `tests`, with stand-ins for what is the program's."""
-        namespace: dict[str, Any] = {name: Handle(program, name) for name in self._asked}
+        namespace: dict[str, Any] = {}
+        for name in self._asked:
+            namespace[name] = Handle(program, name)
         namespace |= {name: import_module(name) for name in self._modules}
         namespace["__name__"] = "tests"
         exec(self._prompt, namespace)

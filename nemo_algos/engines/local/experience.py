@@ -145,8 +145,13 @@ def generate(
     turns = [[turn] for turn in _turns(experience)]
     going = list(range(len(turns)))
     for _ in range(task.turns):
-        said = {i: task.reply(examples[asked[i]], policy.text(_tokens(turns[i]))) for i in going}
-        replies = {i: policy.ids(text) for i, text in said.items() if text is not None}
+        said = {}
+        for i in going:
+            said[i] = task.reply(examples[asked[i]], policy.text(_tokens(turns[i])))
+        replies = {}
+        for i, text in said.items():
+            if text is not None:
+                replies[i] = policy.ids(text)
         if not replies:
             break
         for i, ids in replies.items():
@@ -173,7 +178,9 @@ def _turns(experience: Experience) -> list[Turn]:
 
 def _environment_turn(ids: list[int], turn: Turn) -> Turn:
     """What the environment says: no token of it is the policy's."""
-    off = {name: column.new_zeros(len(ids), *column.shape[1:]) for name, column in turn.items()}
+    off = {}
+    for name, column in turn.items():
+        off[name] = column.new_zeros(len(ids), *column.shape[1:])
     return off | {"tokens": torch.tensor(ids, dtype=torch.long)}
 
 

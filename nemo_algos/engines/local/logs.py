@@ -50,7 +50,10 @@ def _create_numbered(log_dir: Path) -> tuple[Path, IO[str]]:
 
     The last is free where its process was killed before a step.
     """
-    taken = [int(p.name[4:]) for p in log_dir.glob("exp_*") if p.name[4:].isdigit()]
+    taken = []
+    for p in log_dir.glob("exp_*"):
+        if p.name[4:].isdigit():
+            taken.append(int(p.name[4:]))
     for number in count(max(taken, default=1)):
         folder = log_dir / f"exp_{number:03d}"
         ended = (folder / "lock").is_file() and not (folder / RECORD).exists()
@@ -220,7 +223,10 @@ def plot(folder: Path, title: str) -> Path:
     with save(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
         for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
             for key in keys:
-                points = [(r["step"], r[key]) for r in rows if key in r]
+                points = []
+                for r in rows:
+                    if key in r:
+                        points.append((r["step"], r[key]))
                 if points:
                     axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
             axis.set_title(name)

@@ -111,7 +111,10 @@ def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> 
 
 def _lasts(config: LocalConfig, steps: int) -> bool:
     """Whether the schedule has a number of so many steps."""
-    named = [e.kwargs for e in config.policy.scheduler if isinstance(e, TorchClass)]
+    named = []
+    for e in config.policy.scheduler:
+        if isinstance(e, TorchClass):
+            named.append(e.kwargs)
     return any(steps in kwargs.values() for kwargs in named)
 
 

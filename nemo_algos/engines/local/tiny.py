@@ -232,7 +232,8 @@ def hf_state(model: Tiny) -> dict[str, Tensor]:
             "post_attention_layernorm": layer.mlp_norm.weight,
             **_mlp(layer, model.shape.experts),
         }
-        state |= {f"model.layers.{i}.{name}.weight": weight for name, weight in names.items()}
+        for name, weight in names.items():
+            state[f"model.layers.{i}.{name}.weight"] = weight
     return {name: weight.detach().clone().contiguous() for name, weight in state.items()}
 
 
@@ -243,7 +244,10 @@ def _mlp(layer: Layer, experts: int) -> dict[str, Tensor]:
         return {"mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": layer.down.weight}
     weights = {"w1": gate.chunk(experts), "w3": up.chunk(experts)}
     weights["w2"] = layer.down.weight.chunk(experts, 1)
-    every = {f"experts.{j}.{w}": of[j] for w, of in weights.items() for j in range(experts)}
+    every = {}
+    for w, of in weights.items():
+        for j in range(experts):
+            every[f"experts.{j}.{w}"] = of[j]
     block = {"gate": layer.router.gate.weight, **every}
     return {f"block_sparse_moe.{name}": weight for name, weight in block.items()}
 

@@ -117,7 +117,10 @@ class Trainer:
             "time/generate": generated - start,
             "tokens_per_second": int(rollouts.lengths.sum()) / seconds,
         }
-        failed = [v.detail or v.status for v in self.verdicts if v.status != "ok"]
+        failed = []
+        for v in self.verdicts:
+            if v.status != "ok":
+                failed.append(v.detail or v.status)
         self.said = self.remarks.of(number, metrics, "".join(failed[-1:]))
         success = self.algorithm.success_remark(rollouts) if number == 1 else ""
         self.said += self.remarks.note(number, (apart, arrives, success))
@@ -142,7 +145,10 @@ class Trainer:
         by_name = (
             reward_parts(self.verdicts) if self.needs & {"reward_parts", "turn_rewards"} else {}
         )
-        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
+        weights = {}
+        for k, f in self.config.data.functions.items():
+            if k in by_name:
+                weights[k] = f.weight
         rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(
             group=experience.group,

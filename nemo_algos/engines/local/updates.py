@@ -206,7 +206,10 @@ def scheduler_of(entries: Sequence[TorchClass | Milestones], optimizer: Optimize
 
     It takes one step per batch. Raises ConfigError with all that is wrong.
     """
-    milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
+    milestones = []
+    for e in entries:
+        if isinstance(e, Milestones):
+            milestones += e.milestones
     made = list[LRScheduler]()
     findings = list[Finding]()
     named = [entry for entry in entries if isinstance(entry, TorchClass)]
@@ -258,12 +261,12 @@ def _make(component: TorchClass, key: str, base: type, argument: Any) -> Any:
 
 def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]) -> list[Finding]:
     """Findings of one step of both on parameters of a few numbers."""
-    findings = [
-        Finding(f"{OPTIMIZER}.kwargs.{name}", f"must be a finite number, got {value}")
-        for name, value in optimizer.kwargs.items()
-        if (isinstance(value, float) and not isfinite(value))
-        or (name == "lr" and isinstance(value, str))
-    ]
+    findings = []
+    for name, value in optimizer.kwargs.items():
+        infinite = isinstance(value, float) and not isfinite(value)
+        if infinite or (name == "lr" and isinstance(value, str)):
+            path = f"{OPTIMIZER}.kwargs.{name}"
+            findings.append(Finding(path, f"must be a finite number, got {value}"))
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in (2, (2, 2))]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)

@@ -79,7 +79,9 @@ async def _stage(config: Any, args: Any, policy: Any, loss: Any) -> None:
     group = args.tq_buffer.reserve(weight_version=0)
     record, width = _record()
     meta = await args.tq_buffer.commit(group, record, start_weight_version=0, end_weight_version=0)
-    columns = {name: trial.widened(values, width) for name, values in FORWARDS.items()}
+    columns = {}
+    for name, values in FORWARDS.items():
+        columns[name] = trial.widened(values, width)
     await controller._write(meta, columns)
     meta, _ = await controller._advantage_stage(meta)
     fields = getattr(controller, "_train_fields", None)  # of a NeMo-RL that fetches by name
@@ -92,10 +94,9 @@ def _record() -> tuple[Any, int]:
     rows, metrics = trial.rolled_out()
     pairs = zip(rows["message_log"], rows["total_reward"].tolist(), strict=True)
     own = {"env_extras": {}, "truncated": False}
-    completions = [
-        trial.filled(Completion, own | {"message_log": log, "reward": reward})
-        for log, reward in pairs
-    ]
+    completions = []
+    for log, reward in pairs:
+        completions.append(trial.filled(Completion, own | {"message_log": log, "reward": reward}))
     group = {
         "completions": completions,
         "prompt": rows["message_log"][0][:1],

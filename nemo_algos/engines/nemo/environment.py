@@ -102,7 +102,11 @@ def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
     NeMo-RL never asks for them. It logs a step in several calls, and a later call replaces a metric
     of an earlier one: so each call gets the step's totals so far.
     """
-    ours = [e for tasks in environments for e in tasks.values() if hasattr(e, "statuses")]
+    ours = []
+    for tasks in environments:
+        for e in tasks.values():
+            if hasattr(e, "statuses"):
+                ours.append(e)
     if not ours:
         return
     log = logger.log_metrics

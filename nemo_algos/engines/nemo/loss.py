@@ -37,7 +37,10 @@ class AlgorithmLoss(ClippedPGLossFn):
     """A method as NeMo-RL's loss function; what it decides replaces NeMo-RL's `loss_fn` section."""
 
     def __init__(self, cfg: Any, algorithm: Algorithm, **kwargs: Any) -> None:
-        shared = {k: getattr(cfg, k) for k in LossConfig.model_fields if hasattr(cfg, k)}
+        shared = {}
+        for k in LossConfig.model_fields:
+            if hasattr(cfg, k):
+                shared[k] = getattr(cfg, k)
         self.algorithm, self.config = algorithm, LossConfig(**shared)
         ours = UNWEIGHTED if weighs(algorithm) else {}
         self.takes_entropy = "entropy_gradient" in algorithm.needs

@@ -97,7 +97,10 @@ def send(
 
 def by_sign(shares: dict[str, list[float]]) -> dict[str, list[float]]:
     """A step's metrics, clips by sign as shares of that sign's tokens, like the embedded engine."""
-    merged = {name: values for name, values in shares.items() if name not in SIGNS.values()}
+    merged = {}
+    for name, values in shares.items():
+        if name not in SIGNS.values():
+            merged[name] = values
     for name, (_, sign) in OWN.items():
         if sign not in SIGNS or name not in merged:
             continue

@@ -59,12 +59,20 @@ def in_place(estimator: Estimator) -> Iterator[None]:
 
     Their batches keep OUTCOMES, and dynamic sampling drops groups whose outcomes are equal.
     """
-    modules = [import_module(name) for name in CREATORS if versions.present(name)]
+    modules = []
+    for name in CREATORS:
+        if versions.present(name):
+            modules.append(import_module(name))
     scored = Scored("reward_parts" in estimator.algorithm.advantage_needs)
     ours = {SCALED: scored.scaled, DEVIATIONS: scored.deviations}
     ours[FACTORY] = lambda stock: partial(_limited, estimator)
-    places = [(m, name, ours[name]) for m in modules for name in ours if hasattr(m, name)]
-    places += [(m, PARTS, _with_outcomes) for m in modules if m.__name__ == QUEUED]
+    places = []
+    for module in modules:
+        for name, function in ours.items():
+            if hasattr(module, name):
+                places.append((module, name, function))
+        if module.__name__ == QUEUED:
+            places.append((module, PARTS, _with_outcomes))
     with versions.replace_attributes(
         *((m, name, our(getattr(m, name))) for m, name, our in places)
     ):

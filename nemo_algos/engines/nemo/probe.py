@@ -57,7 +57,9 @@ class Probe:
     def generate(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """As the engine's; the first prompts of the run are kept."""
         if self.asked is None:
-            first = {tuple(ids): i for i, ids in reversed([*enumerate(data["input_ids"].tolist())])}
+            first = {}
+            for i, ids in reversed([*enumerate(data["input_ids"].tolist())]):
+                first[tuple(ids)] = i
             rows = torch.tensor(sorted(first.values())[:PROMPTS]).repeat(2)
             self.asked = type(data)({k: data[k][rows] for k in ("input_ids", "input_lengths")})
         self.drawn = True

@@ -207,7 +207,10 @@ def sampler_faults(section: Any) -> Iterator[Finding]:
         )
         return
     protocol = vars(staleness_sampler.PromptGroupSampler)
-    asked = [name for name in protocol if not name.startswith("_") and not hasattr(sampler, name)]
+    asked = []
+    for name in protocol:
+        if not name.startswith("_") and not hasattr(sampler, name):
+            asked.append(name)
     if asked:
         yield Finding(
             f"{SAMPLER}.target",

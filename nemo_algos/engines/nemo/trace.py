@@ -62,7 +62,9 @@ def lines(
         signals=columns.read(part, algorithm),
         logprobs=ask()[rows][:, 1:],
     )
-    numbers = {group: i for i, group in enumerate(dict.fromkeys(rollouts.group.tolist()))}
+    numbers = {}
+    for i, group in enumerate(dict.fromkeys(rollouts.group.tolist())):
+        numbers[group] = i
     for i, row in enumerate(rows.tolist()):
         ids = part["input_ids"][i]
         start = int(part["token_mask"][i].argmax())

@@ -134,7 +134,10 @@ def step(trainer: Callable[..., None], estimator: Estimator, loss: Any) -> tuple
         except WouldTrain as end:
             return end.answer
     # v0.7.0's asynchronous trainer prints its errors and ends
-    errors = [line for line in printed.getvalue().splitlines() if ERROR.match(line)]
+    errors = []
+    for line in printed.getvalue().splitlines():
+        if ERROR.match(line):
+            errors.append(line)
     raise ValueError(": ".join(["it ends before the workers train", *errors[-1:]]))
 
 

@@ -55,14 +55,20 @@ def setup_result(
     """What setup returns, by the names of SETUP, and of OF_GYM where it does."""
     kinds = _kinds(setup)
     values = setup(*args, **kwargs)
-    returned = {name: kind for name, kind in (SETUP | OF_GYM).items() if kind in kinds}
+    returned = {}
+    for name, kind in (SETUP | OF_GYM).items():
+        if kind in kinds:
+            returned[name] = kind
     return {name: values[kinds.index(kind)] for name, kind in returned.items()}
 
 
 def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` under the trainer's own names, without what only some trainers take."""
     parameters = inspect.signature(trainer).parameters
-    renamed = {ALIAS[p]: p for p in parameters if p in ALIAS}
+    renamed = {}
+    for p in parameters:
+        if p in ALIAS:
+            renamed[ALIAS[p]] = p
     named = {renamed.get(name, name): value for name, value in given.items()}
     return {k: v for k, v in named.items() if k in parameters or k not in OPTIONAL}
 

@@ -49,10 +49,15 @@ def check() -> None:
         return ""
 
     nodes = [n for n in ray.nodes() if n["Alive"]]
-    strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in nodes]
+    strategies = []
+    for n in nodes:
+        strategies.append(NodeAffinitySchedulingStrategy(n["NodeID"], soft=False))
     remote = ray.remote(num_cpus=0)(attempt)
     answers = ray.get([remote.options(scheduling_strategy=s).remote() for s in strategies])
-    failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
+    failed = []
+    for n, a in zip(nodes, answers, strict=True):
+        if a:
+            failed.append(f"{n['NodeManagerAddress']}: {a}")
     if failed:
         nodes = "; ".join(failed)
         said = (

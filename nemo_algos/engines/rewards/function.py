@@ -59,10 +59,16 @@ def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...
         return None
     parameters = signature.parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [p.name for p in parameters if p.name in given and p.kind in by_name]
+    known = []
+    for p in parameters:
+        if p.name in given and p.kind in by_name:
+            known.append(p.name)
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     others = (p for p in parameters if p.name not in known and p.kind not in rest)
-    needed = [p.name for p in others if p.default is p.empty or p.name in GIVEN]
+    needed = []
+    for p in others:
+        if p.default is p.empty or p.name in GIVEN:
+            needed.append(p.name)
     every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     if not needed and (known or every):
         return tuple(given) if every else tuple(known)

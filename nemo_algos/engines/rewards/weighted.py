@@ -52,7 +52,9 @@ class InProcess:
         self.call = RewardFunction(resolve_name(path_of(function)))
 
     def score(self, columns: Columns) -> list[Verdict]:
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        rows = []
+        for row in zip(*columns.values(), strict=True):
+            rows.append(dict(zip(columns, row, strict=True)))
         if not inspect.iscoroutinefunction(self.call.function):
             return [_verdict(self.call, row) for row in rows]
         return asyncio.run(self._all(rows))
@@ -73,7 +75,10 @@ class InPool:
         self.pool = VerifierPool(function, workers)
 
     def score(self, columns: Columns) -> list[Verdict]:
-        more = {name: columns[name] for name in self.names if name not in PAIR}
+        more = {}
+        for name in self.names:
+            if name not in PAIR:
+                more[name] = columns[name]
         return self.pool.score(*(columns[name] for name in PAIR), **more)
 
     def close(self) -> None:

@@ -191,7 +191,10 @@ class Endpoint:
 
         Raises ValueError where the server refuses all, stays unreachable or is no such server.
         """
-        places = [(p, i) for p, samples in wanted for i in samples]
+        places = []
+        for p, samples in wanted:
+            for i in samples:
+                places.append((p, i))
         try:
             asyncio.run(self._all(sorted(places, key=itemgetter(1)), add))
         except ExceptionGroup as group:
@@ -289,7 +292,9 @@ class Endpoint:
 
 def _asked(problem: Problem) -> dict[str, Any]:
     """The user's message, its images first."""
-    images = [{"type": "image_url", "image_url": {"url": _url(i)}} for i in problem.images]
+    images = []
+    for i in problem.images:
+        images.append({"type": "image_url", "image_url": {"url": _url(i)}})
     text = {"type": "text", "text": problem.prompt}
     return {"role": "user", "content": [*images, text] if images else problem.prompt}
 

@@ -43,7 +43,9 @@ def scores(
     questions = _questions(evaluation)
     sampling = SamplingSection(samples=1)
     endpoint = Endpoint(judge, sampling, say)
-    keys = {p.id: hash_of([endpoint.identity, sampling.model_dump(), p.prompt]) for p in questions}
+    keys = {}
+    for p in questions:
+        keys[p.id] = hash_of([endpoint.identity, sampling.model_dump(), p.prompt])
     file = folder / "judgements.jsonl"
     answers = _read_stored(file, keys)
 

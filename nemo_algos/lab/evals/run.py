@@ -48,7 +48,9 @@ def evaluate(config: EvalConfig, console: Console) -> list[Path]:
         verified = iter([_from_nemo_rl(config, config.model, console)])
     else:
         verified = _sample_all(config, config.model, console)
-    found = {store.folder: _measure(loaded, store, config, console) for loaded, store in verified}
+    found = {}
+    for loaded, store in verified:
+        found[store.folder] = _measure(loaded, store, config, console)
     console.print(table(list(found.values())))
     return list(found)
 
@@ -132,7 +134,9 @@ def _load(config: EvalConfig) -> list[Loaded]:
 def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
     """Those that ask for what they are not given: of models that are not ours, lengths and more."""
     names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
-    named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
+    named = {}
+    for name, s in config.chosen.items():
+        named[f"benchmarks.{name}.verifier"] = s.verifier
     found = []
     for key, function in named.items():
         if function:
@@ -201,7 +205,10 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
 
 def _refuse_refusals(store: Store) -> None:
     """Raises ValueError where the server has answered nothing: that is no score of 0."""
-    refusals = [g.finish for g in store.generations.values() if g.refused]
+    refusals = []
+    for g in store.generations.values():
+        if g.refused:
+            refusals.append(g.finish)
     if refusals and len(refusals) == len(store.generations):
         (store.folder / "metrics.json").unlink(missing_ok=True)
         hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
@@ -214,7 +221,10 @@ def _refuse_refusals(store: Store) -> None:
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
     unverified = store.unverified()
     store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in unverified if g.refused)
-    given = [(p, g) for p, g in unverified if not g.refused]
+    given = []
+    for p, g in unverified:
+        if not g.refused:
+            given.append((p, g))
     with (
         _progress("verified", len(given), console) as advance,
         VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,

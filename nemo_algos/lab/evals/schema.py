@@ -158,7 +158,10 @@ class EndpointModel(Section):
     @field_validator("extra")
     @classmethod
     def _is_not_decided_elsewhere(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        decided = [f"{key} ({DECIDED[key]})" for key in extra if key in DECIDED]
+        decided = []
+        for key in extra:
+            if key in DECIDED:
+                decided.append(f"{key} ({DECIDED[key]})")
         if decided:
             raise ValueError(f"must not contain what other keys decide: {', '.join(decided)}")
         try:
@@ -372,7 +375,10 @@ def parse_config(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
         raise ConfigError([Finding("model.engine", f"unknown engine {engine!r}{hint}")])
     ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
     reason = "it only applies to the embedded engine. Set `model.engine=local` too."
-    wrong = [Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours]
+    wrong = []
+    for key in at(plain, "model") or ():
+        if key in ours:
+            wrong.append(Finding(f"model.{key}", reason))
     if wrong:
         raise ConfigError(wrong)
     return validate(EvalConfig[ENGINES[engine]], _complete(plain))

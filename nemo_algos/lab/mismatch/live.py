@@ -129,7 +129,9 @@ def probed(server: Server, responses: Responses) -> list[Seen]:
 def recorded(some: Responses, now: Sequence[Array]) -> Seen:
     """The server's log-probs of the file's tokens, against both sides of the file."""
     values = np.concatenate([found[r.at - 1] for r, found in zip(some.each, now, strict=True)])
-    away = {n: float(np.abs(values - some.column(n)).mean()) for n in ("sampler", "trainer")}
+    away = {}
+    for n in ("sampler", "trainer"):
+        away[n] = float(np.abs(values - some.column(n)).mean())
     text = (
         f"the same tokens differ by {away['sampler']:.2g} nats from the file's sampler and by "
         f"{away['trainer']:.2g} from its trainer (without temperature and top-p)"
@@ -138,7 +140,10 @@ def recorded(some: Responses, now: Sequence[Array]) -> Seen:
 
 
 def _apart(name: str, ways: str, first: Sequence[Array], then: Sequence[Array]) -> Seen:
-    both = [(a, b) for a, b in zip(first, then, strict=True) if len(a) == len(b)]
+    both = []
+    for a, b in zip(first, then, strict=True):
+        if len(a) == len(b):
+            both.append((a, b))
     d = np.concatenate([np.abs(a - b) for a, b in both]) if both else np.zeros(1)
     text = f"the same tokens {ways}: mean |d| {d.mean():.2g}, largest {d.max():.2g} nats"
     return Seen(name, bool(d.mean() > ROUNDING), text)
@@ -159,7 +164,9 @@ def _sampling(server: Server, prompt: list[int]) -> Iterator[Seen]:
         "top_p": {**PLAIN, "top_p": ASKED[1]},
         "default": {},
     }
-    found = {name: solved(plain, server.likeliest(prompt, **given)) for name, given in ways.items()}
+    found = {}
+    for name, given in ways.items():
+        found[name] = solved(plain, server.likeliest(prompt, **given))
     processed = abs(found["asked"][0] - ASKED[0]) < CLOSE
     told = "after" if processed else "before"
     text = (

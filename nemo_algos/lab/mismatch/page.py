@@ -24,7 +24,9 @@ POINT = COLORS[0]
 
 def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:
     """The page; files: their names, as it shows them."""
-    figures = [(_svg(draw, verdict.tokens), " ".join(draw.__doc__.split())) for draw in FIGURES]
+    figures = []
+    for draw in FIGURES:
+        figures.append((_svg(draw, verdict.tokens), " ".join(draw.__doc__.split())))
     values = {"verdict": verdict, "numbers": verdict.numbers(), "texts": CAUSES}
     page.write(path, "mismatch.html", {**values, "figures": figures, "files": files})
 
@@ -82,7 +84,9 @@ def _bands(axes: Any, x: Array, size: Array) -> None:
     edges = np.unique(np.quantile(x, np.linspace(0, 1, BINS + 1)))
     group = np.digitize(x, edges[1:-1]) if len(np.unique(x)) > 2 * BINS else x
     keys = np.unique(group)
-    parts = [(x[group == k].mean(), np.quantile(size[group == k], [0.5, 0.95])) for k in keys]
+    parts = []
+    for k in keys:
+        parts.append((x[group == k].mean(), np.quantile(size[group == k], [0.5, 0.95])))
     at, (middle, high) = [m for m, _ in parts], np.maximum([q for _, q in parts], 1e-8).T
     if len(at) < BINS / 2:
         axes.set_xticks(at)

@@ -229,7 +229,10 @@ class Search:
         A low temperature multiplies rounding, and at a filter's edge it decides what is kept.
         """
         exact, rounded = self.pair
-        solved = {k: v for k, v in current.fit.parameters.items() if k in sampling.NAMES}
+        solved = {}
+        for k, v in current.fit.parameters.items():
+            if k in sampling.NAMES:
+                solved[k] = v
         if not current.state.sampling or not solved:
             return rounded.logprobs - exact.logprobs
         moved = current.state.sampling.logprobs(rounded, solved)
@@ -262,7 +265,9 @@ class Search:
         elif state.changes == current.state.changes:
             forwards = [current.logits]
         else:
-            forwards = [recompute(net, self.responses, state.changes) for net, _ in self.forwards]
+            forwards = []
+            for net, _ in self.forwards:
+                forwards.append(recompute(net, self.responses, state.changes))
         candidates = []
         for logits in forwards:
             reached = self.side.reached(state, logits)

@@ -233,7 +233,9 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
     causes = list(examination.causes)
     if float(np.abs(tokens.d).mean()) < SMALL:
         # of the difference, or of what is more than rounding
-        near = {k: v for side in examination.sides.values() for k, v in side.near.items()}
+        near = {}
+        for side in examination.sides.values():
+            near.update(side.near)
         causes = [c for c in causes if max(c.explains, near.get(c.name, 0.0)) >= HALF]
     at_an_edge = {"top_p", "top_k", "min_p"} & examination.shared.keys()
     if tokens.lost and not at_an_edge:
@@ -256,7 +258,10 @@ def _of_experiment(dumps: Sequence[Dump], examination: Examination) -> Diagnosis
             f"{examination.rounding:.2g} nats here)"
         )
         return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
-    near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
+    near = {}
+    for side in examination.unexplained:
+        for k, v in examination.near(side):
+            near[k] = v
     sides = {name: examination.sides[name] for name in examination.unexplained}
     unknown = [name for name, side in sides.items() if not side.within_rounding]
     text = f"no known cause explains the {' and '.join(unknown)} side" if unknown else "the rest"

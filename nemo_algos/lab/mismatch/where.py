@@ -67,7 +67,9 @@ def buckets(t: Responses) -> list[Bucket]:
         ranks = np.zeros(len(size))
         ranks[left] = stats.rankdata(relative[left])
         ranks[left] -= ranks[left].mean()
-        found = [one for by, x in columns.items() for one in _found(by, x, ranks, left)]
+        found = []
+        for by, x in columns.items():
+            found += _found(by, x, ranks, left)
         found = [one for one in found if one.chance < np.log(CHANCE) and _more(one, size, left)]
         if not found:
             break
@@ -174,10 +176,10 @@ def worst(t: Responses, decode: Callable[[int], str] | None = None) -> list[dict
     names = ("tokens", "place", "sampler", "trainer")
     columns = {name: t.column(name)[order].tolist() for name in names}
     rows = zip(t.row[order].tolist(), *columns.values(), strict=True)
-    found = [
-        {"response": row, "place": place, "token": token, "sampler": sampler, "trainer": trainer}
-        for row, token, place, sampler, trainer in rows
-    ]
+    found: list[dict[str, Any]] = []
+    for row, token, place, sampler, trainer in rows:
+        sides = {"sampler": sampler, "trainer": trainer}
+        found.append({"response": row, "place": place, "token": token, **sides})
     if decode:
         return [one | {"text": decode(one["token"])} for one in found]
     return found

@@ -165,7 +165,9 @@ def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
         right = sum(judgement(verdict) == "right" for verdict in verdicts)
         responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
         runs.append({"right": right, "of": len(verdicts), "responses": responses})
-    info = {str(k): shorten(str(v), 200) for k, v in (row.get("info") or {}).items()}
+    info = {}
+    for k, v in (row.get("info") or {}).items():
+        info[str(k)] = shorten(str(v), 200)
     return {
         "id": problem,
         "prompt": shorten(str(row.get("prompt", ""))),

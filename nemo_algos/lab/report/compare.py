@@ -38,7 +38,9 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     means = [_align(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
     gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)
-    clusters = [_align(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
+    clusters = []
+    for run in (base, tuned):
+        clusters.append(_align(run["per_problem"]["clusters"], run, ids))
     alike = all(base["settings"][name] == tuned["settings"][name] for name in SOLUTION)
     return {
         "benchmark": base["benchmark"],

@@ -181,7 +181,9 @@ def by_difficulty(
         base = groups[0].runs[0].evals[benchmark]
         apart = min(0.14, 0.8 / len(groups))  # all of a bucket's points stay nearest to its tick
         for i, group in enumerate(groups):
-            rows = [_bucket_means(base, run.evals[benchmark], buckets) for run in group.runs]
+            rows = []
+            for run in group.runs:
+                rows.append(_bucket_means(base, run.evals[benchmark], buckets))
             offset = apart * (i - (len(groups) - 1) / 2)
             lines.append(_points(group, np.array(rows), offset))
     ticks = [bucket_name(*bucket) for bucket in buckets]
@@ -217,7 +219,10 @@ def _bucket_means(
     shared = [i for i in base["ids"] if i in rewards]
     means = []
     for above, up_to in buckets:
-        inside = [rewards[i] for i in shared if _within(right[i], above, up_to)]
+        inside = []
+        for i in shared:
+            if _within(right[i], above, up_to):
+                inside.append(rewards[i])
         means.append(float(np.mean(inside)) if inside else np.nan)
     return means
 

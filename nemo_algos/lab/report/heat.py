@@ -18,7 +18,9 @@ def heat(groups: Sequence[Group]) -> dict[str, Any]:
     """{"runs": [{label, color, steps}], "scales", "note"} of the runs with traces."""
     traced = []
     for group in groups:
-        traced += [(group.color, run) for run in group.runs if run.traces]
+        for run in group.runs:
+            if run.traces:
+                traced.append((group.color, run))
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
     runs = []
@@ -70,7 +72,9 @@ def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     sizes: dict[str, list[float]] = {"entropy": [], "ratio": [], "advantage": []}
     for row in rows:
         sizes["entropy"] += row["entropy"] or ()
-        sizes["ratio"] += [abs(log(x)) for x in row["ratio"] if 0 < x < inf]
+        for x in row["ratio"]:
+            if 0 < x < inf:
+                sizes["ratio"].append(abs(log(x)))
         sizes["advantage"] += [abs(x) for x in row["advantage"]]
     least = {"entropy": 1e-3, "ratio": log(1.2), "advantage": 1e-3}
     ends = {}

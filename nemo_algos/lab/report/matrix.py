@@ -141,7 +141,10 @@ def responses(side: Side, problem: str) -> list[str]:
     file = side.folder / "generations.jsonl"
     samples = side.measured["samples"]
     rows = read_lines(file, GenerationLine) if file.exists() else ()
-    found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
+    found = {}
+    for row in rows:
+        if row["problem"] == problem:
+            found[row["sample"]] = row["response"]
     lacking = [i for i in range(samples) if i not in found]
     if lacking:
         raise ValueError(

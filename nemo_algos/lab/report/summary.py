@@ -45,12 +45,16 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     trained = [run for run in runs if run.metrics]
     if not trained:
         return None
-    measured = {chart.title: chart.metrics[0] for chart in CURVES if chart.name in MEASURED}
+    measured = {}
+    for chart in CURVES:
+        if chart.name in MEASURED:
+            measured[chart.title] = chart.metrics[0]
     held_out = _held_out(trained)
     names = ["method", "seed", "steps", *measured]
     for metric in held_out:
         names.append(f"held-out {metric}")
-    columns = [_trained_cells(run, [*measured.values()], held_out) for run in trained]
+    metrics = [*measured.values()]
+    columns = [_trained_cells(run, metrics, held_out) for run in trained]
     rows = []
     for i, name in enumerate(names):
         cells = [column[i] for column in columns]
@@ -70,7 +74,10 @@ def _held_out(runs: Sequence[LoadedRun]) -> list[str]:
     """Of each run's pass@k after training those of the least and of the largest k, each once."""
     shown: dict[str, None] = {}
     for run in runs:
-        passes = [name for name in run.summary.get("after", {}) if name.startswith("pass@")]
+        passes = []
+        for name in run.summary.get("after", {}):
+            if name.startswith("pass@"):
+                passes.append(name)
         shown |= dict.fromkeys(passes[:1] + passes[-1:])
     return list(shown)
 
@@ -106,7 +113,10 @@ def _late(run: LoadedRun, name: str, last: float) -> float | None:
     """The mean over the steps of the run's last tenth, `last` its last step; None without one."""
     begin = last - max(last // LAST, 1)
     steps, values = run.metrics.get(name, ([], []))
-    late = [value for step, value in zip(steps, values, strict=True) if step > begin]
+    late = []
+    for step, value in zip(steps, values, strict=True):
+        if step > begin:
+            late.append(value)
     if not late:
         return None
     return float(np.mean(late))

@@ -65,7 +65,10 @@ def trl_state(folder: Path) -> Path | None:
     """The trainer_state.json of a TRL run: the folder's own, else its last checkpoint's."""
     if (folder / STATE).exists():
         return folder / STATE
-    found = [p for p in folder.glob(f"checkpoint-*/{STATE}") if _number(p.parent) is not None]
+    found = []
+    for p in folder.glob(f"checkpoint-*/{STATE}"):
+        if _number(p.parent) is not None:
+            found.append(p)
     return max(found, key=lambda p: _number(p.parent) or 0, default=None)
 
 

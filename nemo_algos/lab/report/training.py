@@ -111,7 +111,10 @@ def _equal(lines: Sequence[Line]) -> str:
     """A sentence for each curve that a later one, equal at every step, is drawn over."""
     hidden = []
     for i, line in enumerate(lines):
-        above = [other for other in lines[i + 1 :] if (other.x, other.y) == (line.x, line.y)]
+        above = []
+        for other in lines[i + 1 :]:
+            if (other.x, other.y) == (line.x, line.y):
+                above.append(other)
         if above:
             hidden.append(f"{line.label} is hidden by {above[-1].label}: they are equal.")
     return " ".join(hidden)

@@ -170,7 +170,10 @@ def _named(name: str, where: Module) -> Kind:
     match where.find(name):
         case (owner, ast.ClassDef() as node):
             if _is_a(node, owner, ("Enum", "StrEnum", "IntEnum")):
-                values = [_literal(n.value) for n in node.body if isinstance(n, ast.Assign)]
+                values = []
+                for n in node.body:
+                    if isinstance(n, ast.Assign):
+                        values.append(_literal(n.value))
                 return Kind(_choice(values))
             if _is_a(node, owner, ("BaseModel", "TypedDict")):
                 return Kind({"type": "object"}, (Section(owner, node),))
@@ -192,7 +195,9 @@ def _generic(name: str, inside: ast.expr, where: Module) -> Kind:
         kind = read(parts[0], where)
         for extra in parts[1:]:
             kind = kind._replace(schema=_bounded(kind.schema, extra))
-        choosers = [_field_arguments(extra).get("discriminator") for extra in parts[1:]]
+        choosers = []
+        for extra in parts[1:]:
+            choosers.append(_field_arguments(extra).get("discriminator"))
         chooser = next(filter(None, choosers), None)
         if chooser is None:
             return kind
@@ -250,7 +255,10 @@ def _literal(node: ast.AST, where: Module | None = None) -> Any:
 
 def _bounded(schema: Schema, field: ast.AST | None) -> Schema:
     """A schema whose numbers have the bounds of a `Field(gt=0)`."""
-    bounds = {BOUNDS[k]: value for k, value in _field_arguments(field).items() if k in BOUNDS}
+    bounds = {}
+    for k, value in _field_arguments(field).items():
+        if k in BOUNDS:
+            bounds[BOUNDS[k]] = value
     return narrowed(schema, bounds) if bounds else schema
 
 

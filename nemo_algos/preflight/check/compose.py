@@ -73,7 +73,10 @@ def compose(written: DictConfig, release: Release) -> Composed:
     elif not isinstance(own.get("method"), Mapping):
         said = f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
         raise ConfigError([*unknown, Finding("method", said)])
-    replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
+    replaced = set()
+    for k, v in own.items():
+        if isinstance(v, Mapping) and v.get("_override_"):
+            replaced.add(k)
     kept = {k: v for k, v in own.items() if k not in replaced}
     wrong = [*_misplaced(kept, base, release.declared, name)]
     for finding in wrong:

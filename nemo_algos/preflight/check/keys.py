@@ -92,7 +92,10 @@ def _unknown(
     written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str], release: Release
 ) -> list[str]:
     paths = dict.fromkeys(_paths(_closed(written, base, release)))
-    found = {path for path in paths if path not in known and not _open(path, known)}
+    found = set()
+    for path in paths:
+        if path not in known and not _open(path, known):
+            found.add(path)
     return [path for path in paths if path in found and path.rpartition(".")[0] not in found]
 
 
@@ -144,7 +147,10 @@ def _closed(
     written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release
 ) -> dict[Any, Any]:
     """Without what is free: data sets, environments and a sampler of one's own classes."""
-    closed = {key: value for key, value in written.items() if key not in ("data", "env")}
+    closed = {}
+    for key, value in written.items():
+        if key not in ("data", "env"):
+            closed[key] = value
     data = written.get("data")
     if isinstance(data, Mapping):
         closed["data"] = dict(data)
@@ -174,8 +180,10 @@ def _of_nemo_rl(data_sets: Any, usual: Any) -> Any:
     """
     if isinstance(data_sets, list):
         return [_of_nemo_rl(one, usual) for one in data_sets]
-    both = [section for section in (usual, data_sets) if isinstance(section, Mapping)]
-    names = [str(section["dataset_name"]) for section in both if section.get("dataset_name")]
+    names = []
+    for section in (usual, data_sets):
+        if isinstance(section, Mapping) and section.get("dataset_name"):
+            names.append(str(section["dataset_name"]))
     parts = names[-1].split(".") if names else []
     if len(parts) > 1 and all(part.isidentifier() for part in parts):
         return {}

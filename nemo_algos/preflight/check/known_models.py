@@ -63,7 +63,10 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     if name not in table():
         # a model of the same weights' shape, another only in how it was trained: the one of the
         # most positions, which a later release may have extended
-        alike = [known for known in table() if TRAINED.sub("", known) == TRAINED.sub("", name)]
+        alike = []
+        for known in table():
+            if TRAINED.sub("", known) == TRAINED.sub("", name):
+                alike.append(known)
         if not alike:
             near = did_you_mean(name, sorted(table()))
             raise ValueError(
@@ -112,7 +115,10 @@ def hub() -> Path:
 def _override(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with those of `over` in their place, of which only those that say a shape."""
     changed = {k: v for k, v in over.items() if k in values or k in _of_shape()}
-    both = {k: _override(v, over[k]) for k, v in values.items() if _sections(v, over.get(k))}
+    both = {}
+    for k, v in values.items():
+        if _sections(v, over.get(k)):
+            both[k] = _override(v, over[k])
     return {**values, **changed, **both}
 
 
@@ -189,7 +195,9 @@ def _read(built: Any) -> Model:
     decoder = built.get_decoder()
     layers = next(list(m) for m in decoder.modules() if type(m).__name__ == "ModuleList")
     kinds = [_mixers(layer) for layer in layers]
-    first = {part: m for kind in reversed(kinds) for part, m in kind.items()}
+    first = {}
+    for kind in reversed(kinds):
+        first.update(kind)
     windows = _windows(config, len(kinds))
     names = ["".join(sorted(kind, key="M*E-".index)) for kind in kinds]
     pairs = zip(names, windows, strict=True)

@@ -47,7 +47,10 @@ def compose(written: DictConfig) -> Launch:
     versions.check()
     judgement, findings = judge(written, read(Path(nemo_rl.__path__[0]).parent))
     stated = as_written(deepcopy(judgement.plain))
-    plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
+    plain = {}
+    for key, value in judgement.plain.items():
+        if key not in OURS:
+            plain[key] = value
     remarks = refuse(findings)
     epochs, period, prompts = (_take(plain, key) for key in (EPOCHS, TRACE, TRACED))
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()

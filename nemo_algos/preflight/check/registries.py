@@ -37,8 +37,13 @@ def _names(node: ast.AST, name: str) -> Iterable[str]:
     """The names in a node, if it is the table of this name. A class's are in small letters."""
     match node:
         case ast.ClassDef(name=found, body=body) if found == name:
-            plain = [one.targets[0] for one in body if isinstance(one, ast.Assign)]
-            typed = [one.target for one in body if isinstance(one, ast.AnnAssign)]
+            plain = []
+            typed = []
+            for one in body:
+                if isinstance(one, ast.Assign):
+                    plain.append(one.targets[0])
+                if isinstance(one, ast.AnnAssign):
+                    typed.append(one.target)
             return [one.id.lower() for one in plain + typed if isinstance(one, ast.Name)]
         case (
             ast.Assign(targets=[ast.Name(id=found)], value=value)
@@ -48,8 +53,7 @@ def _names(node: ast.AST, name: str) -> Iterable[str]:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(text))]):
             return [text] if name in ast.unparse(left) else []
         case ast.If(body=[ast.Assign(value=ast.Set() as value), ast.Assign(value=rest), *_]):
-            # what is in neither
-            if name in ast.unparse(rest):
+            if name in ast.unparse(rest):  # what is in neither
                 return texts(value)
             return []
     return []
@@ -59,7 +63,10 @@ def texts(value: ast.AST) -> list[str]:
     """The texts of the first dictionary (its keys), set, list or tuple within an expression."""
     for node in ast.walk(value):
         parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-        texts = [one.value for one in parts if isinstance(one, ast.Constant)]
+        texts = []
+        for one in parts:
+            if isinstance(one, ast.Constant):
+                texts.append(one.value)
         if texts:
             return [text for text in texts if isinstance(text, str)]
     return []

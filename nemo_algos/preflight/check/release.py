@@ -357,7 +357,10 @@ def _environments(root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
-    classes = [v.value for v in entry.values if isinstance(v, ast.Constant) and "." in str(v.value)]
+    classes = []
+    for v in entry.values:
+        if isinstance(v, ast.Constant) and "." in str(v.value):
+            classes.append(v.value)
     for path in classes[:1]:
         owner = module(root, str(path).rpartition(".")[0])
         for name, node in owner.names.items():

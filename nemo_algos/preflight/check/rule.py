@@ -28,7 +28,10 @@ CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 def divisors(number: int) -> list[int]:
     """The divisors of a whole number, but for pairs that are both above 10000."""
-    low = [d for d in range(1, min(isqrt(max(number, 0)), 10_000) + 1) if number % d == 0]
+    low = []
+    for d in range(1, min(isqrt(max(number, 0)), 10_000) + 1):
+        if number % d == 0:
+            low.append(d)
     return sorted({*low, *(number // d for d in low)})
 
 

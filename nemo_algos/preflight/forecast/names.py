@@ -20,7 +20,10 @@ def names(run: InNeMoRL) -> Iterator[Finding]:
         say = error if owner == "NeMo-RL" and run.nemo_rl.root else warning
         for key, table in tables.items():
             for path, name in _looked_up(run, key):
-                known = [n for n in table if n in ONLY_OF_PARTS or not path.startswith(OF_PARTS)]
+                known = []
+                for n in table:
+                    if n in ONLY_OF_PARTS or not path.startswith(OF_PARTS):
+                        known.append(n)
                 if known and name not in known and str(name).lower() not in known:
                     near = did_you_mean(str(name), known)
                     yield say(path, f"{owner} knows no such name: {name or 'null'}{near}.")
@@ -53,7 +56,9 @@ def _looked_up(run: InNeMoRL, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _environments(run: InNeMoRL) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    found = {f"env.{name}": section for name, section in (run["env"] or {}).items()}
+    found = {}
+    for name, section in (run["env"] or {}).items():
+        found[f"env.{name}"] = section
     yield from ((path, one) for path, one in found.items() if isinstance(one, Mapping))
 
 

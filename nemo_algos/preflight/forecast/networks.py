@@ -73,7 +73,10 @@ def overrides(run: InNeMoRL) -> Iterator[Finding]:
     kind = f"model {run.model.model_type}" if run.model else ""
     fields = run.nemo_rl.fields
     own = {*fields.get(kind, ()), *run.checkpoint}
-    anywhere = {one for name in fields if name.startswith("model ") for one in fields[name]}
+    anywhere = set()
+    for name in fields:
+        if name.startswith("model "):
+            anywhere.update(fields[name])
     for key, value in (run[BOTH] or {}).items():
         unknown = key not in own and (kind in fields or key not in anywhere)
         trained = run.checkpoint.get(key, False if isinstance(value, bool) else None)

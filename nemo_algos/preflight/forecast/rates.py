@@ -204,7 +204,10 @@ def build_optimizer(section: Mapping[str, Any]) -> Any:
     """The optimizer of one weight of 1. Raises Wrong or Unknown."""
     import torch
 
-    kwargs = {k: v for k, v in (section.get("kwargs") or {}).items() if k not in ON_A_DEVICE}
+    kwargs = {}
+    for k, v in (section.get("kwargs") or {}).items():
+        if k not in ON_A_DEVICE:
+            kwargs[k] = v
     kind = _class(str(section.get("name")), "torch.optim", f"{OPTIMIZER}.name")
     given = section.get("kwargs") or {}
     if given.get("fused") and given.get("foreach"):
@@ -259,9 +262,10 @@ def _class(name: str, module: str, path: str) -> Any:
     kinds = importlib.import_module(module)
     found = getattr(kinds, own, None) if f"{where}.".startswith("torch.optim.") else None
     if not isinstance(found, type) or where not in (module, found.__module__):
-        names = [
-            f"{module}.{k}" for k, v in vars(kinds).items() if isinstance(v, type) and k[0] != "_"
-        ]
+        names = []
+        for k, v in vars(kinds).items():
+            if isinstance(v, type) and k[0] != "_":
+                names.append(f"{module}.{k}")
         raise Wrong(path, f"torch has no {name}{did_you_mean(name, names)}")
     return found
 
@@ -271,7 +275,10 @@ def _made(kind: Any, first: Any, kwargs: Mapping[str, Any], path: str) -> Any:
         return kind(first, **kwargs)
     except Exception as problem:  # torch asserts, raises ValueError, TypeError, ZeroDivisionError
         said = " ".join(str(problem).split()) or type(problem).__name__
-        at_fault = [key for key in kwargs if _is_made_without(key, kind, first, kwargs)]
+        at_fault = []
+        for key in kwargs:
+            if _is_made_without(key, kind, first, kwargs):
+                at_fault.append(key)
         where = f"{path}.kwargs.{at_fault[0]}" if at_fault else f"{path}.kwargs"
         reason = said.removeprefix(f"{kind.__name__}.").rstrip(".")
         raise Wrong(where, f"torch refuses it: {reason}. Correct it, or remove it.") from None

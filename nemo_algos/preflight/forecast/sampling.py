@@ -30,9 +30,16 @@ COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", 
 
 def asked(run: InNeMoRL, data: Mapping[str, Any]) -> list[str] | None:
     """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
-    files = [data[key] for key in ("prompt_file", "system_prompt_file") if data.get(key)]
+    files = []
+    for key in ("prompt_file", "system_prompt_file"):
+        if data.get(key):
+            files.append(data[key])
     texts = [prompt_of(run, str(name)) for name in files]
-    found = [form for text in texts for form in FORMS if form in (text or "")]
+    found = []
+    for text in texts:
+        for form in FORMS:
+            if form in (text or ""):
+                found.append(form)
     if None in texts:
         return None
     return DATASETS.get(str(data.get("dataset_name")), []) + found
@@ -41,7 +48,10 @@ def asked(run: InNeMoRL, data: Mapping[str, Any]) -> list[str] | None:
 def prompt_of(run: InNeMoRL, name: str) -> str | None:
     """The text of a file that is here or in the checkout, or that NeMo-RL is known to have."""
     places = (Path(name), (run.nemo_rl.root or Path()) / name)
-    here = [file.read_text("utf-8", errors="replace") for file in places if os.path.isfile(file)]
+    here = []
+    for file in places:
+        if os.path.isfile(file):
+            here.append(file.read_text("utf-8", errors="replace"))
     if here:
         return here[0]
     return run.nemo_rl.prompts.get(Path(name).name)
@@ -81,7 +91,10 @@ def prompts(run: InNeMoRL) -> Iterator[Finding]:
 
 def answers(run: InNeMoRL) -> Iterator[Finding]:
     """A response of the format that is asked for fits the limit, and is not stopped before."""
-    forms = {form: where for where, data in run.data_sets for form in asked(run, data) or ()}
+    forms = {}
+    for where, data in run.data_sets:
+        for form in asked(run, data) or ():
+            forms[form] = where
     math = any(str(data.get("env_name")).startswith("math") for _, data in run.data_sets)
     if limit(run) < SHORTEST and (forms or math):
         yield warning(
@@ -101,10 +114,15 @@ def answers(run: InNeMoRL) -> Iterator[Finding]:
 
 def variety(run: InNeMoRL) -> Iterator[Finding]:
     """Responses to a prompt differ, and are sampled as in validation."""
-    given = {key: run[f"{GENERATION}.{key}"] for key in ("temperature", "top_p", "top_k")}
+    given = {}
+    for key in ("temperature", "top_p", "top_k"):
+        given[key] = run[f"{GENERATION}.{key}"]
     heat, top_p, top_k = given.values()
     own = {} if run["env.should_use_nemo_gym"] else run[GENERATION] or {}
-    others = [key for key in given if own.get(f"val_{key}", given[key]) != given[key]]
+    others = []
+    for key in given:
+        if own.get(f"val_{key}", given[key]) != given[key]:
+            others.append(key)
     alike = "all responses to a prompt are the same, so nothing is learned. Set it to"
     cases = (
         (error, heat == 0, "temperature", f"at 0 {alike} 1.0."),

@@ -125,7 +125,9 @@ def _rate(rates: list[tuple[int, float]] | None, swings: int) -> str:
 def curve(values: list[float]) -> str:
     """Values from 0 to the largest as at most WIDTH bars."""
     count = min(WIDTH, len(values))
-    chosen = [values[n * (len(values) - 1) // max(1, count - 1)] for n in range(count)]
+    chosen = []
+    for n in range(count):
+        chosen.append(values[n * (len(values) - 1) // max(1, count - 1)])
     largest = max(values) or 1.0
     return "".join(BARS[min(7, max(0, int(8 * value / largest)))] for value in chosen)
 

@@ -262,7 +262,10 @@ def gathered_weights(run: Training) -> dict[str, float]:
     """Whole layers in BF16 where weights are sharded: the one at work and the next."""
     if not run.states.fully:
         return {}
-    layers = {(parts,) for stage in run.network.stages for parts in stage}
+    layers = set()
+    for stage in run.network.stages:
+        for parts in stage:
+            layers.add((parts,))
     largest = max(sum(of_layers(run.network, run.parallel, one)) for one in layers)
     return {"gathered layers": 2 * 2 * largest}
 
@@ -335,9 +338,9 @@ def on_host(run: Setup) -> dict[str, float]:
     compared = run["loss_fn.reference_policy_kl_penalty"]
     updated = s.on_host * s.host_bytes / (s.main + s.moments)
     stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
-    moved = [
-        activations(stays, r)["activations"] - activations(made, r)["activations"] for r in ranks
-    ]
+    moved = []
+    for r in ranks:
+        moved.append(activations(stays, r)["activations"] - activations(made, r)["activations"])
     waiting = run[LOGPROB_OFFLOADS] and not p.colocated
     each = {
         "reference weights": max(w["weights"] for w in whole) if compared else 0.0,

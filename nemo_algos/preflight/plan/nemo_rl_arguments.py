@@ -109,7 +109,9 @@ def _stages(run: Setup) -> tuple[tuple[str, ...], ...]:
     pp = run.layout.pipeline
     if pp == 1:
         return (layers,)
-    given = [run.backend(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
+    given = []
+    for end in ("first", "last"):
+        given.append(run.backend(f"num_layers_in_{end}_pipeline_stage"))
     fixed = [x for x in given if x]
     even = -(-(len(layers) - sum(fixed)) // max(1, pp - len(fixed)))
     counts = [given[0] or even, *[even] * (pp - 2), given[1] or even]

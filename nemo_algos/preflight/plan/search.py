@@ -143,7 +143,9 @@ def resized(run: Setup, **sizes: int) -> Change:
     """Groups of these sizes, and the keys that must follow them, where their values change."""
     was = run.layout
     now = was._replace(**sizes)
-    wanted: Change = {f"{MEGATRON}.{KEYS[name]}": size for name, size in sizes.items()}
+    wanted: Change = {}
+    for name, size in sizes.items():
+        wanted[f"{MEGATRON}.{KEYS[name]}"] = size
     if now.tensor != was.tensor:
         wanted[f"{MEGATRON}.sequence_parallel"] = now.tensor > 1
         wanted[SCORED] = run[MICRO] if now.tensor >= 4 else run[SCORED]

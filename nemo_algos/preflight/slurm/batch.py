@@ -83,7 +83,9 @@ def checkpoints(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
 
 def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
     """job.sh below sbatch's options and the variables that it and ray.sub read."""
-    lines = [f"#SBATCH {shlex.quote(option)}" for option in options(job, folder, plain)]
+    lines = []
+    for option in options(job, folder, plain):
+        lines.append(f"#SBATCH {shlex.quote(option)}")
     words = [f"{SCRIPTS}/train.py", str(folder), str(job.program), *_last_step(plain)]
     variables = {
         "RUN": folder,
@@ -101,7 +103,8 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
     modules = os.environ.get("PYTHONPATH")
     if modules:  # of rewards, also where sbatch is called by hand
         variables["PYTHONPATH"] = modules
-    lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
+    for name, value in variables.items():
+        lines.append(f"export {name}={shlex.quote(str(value))}")
     return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])
 
 

@@ -33,7 +33,9 @@ def unseen(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Finding
     absolute folders that are mounted at their own place.
     """
     mounted = batch.mounts(job, folder)
-    searched = [os.path.normpath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    searched = []
+    for p in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        searched.append(os.path.normpath(p))
     for key, value in batch.texts(plain):
         named = NAME.fullmatch(value)
         home = _home(named[1]) if named else ""
@@ -83,7 +85,9 @@ class Sizes(NamedTuple):
 
 def place(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictConfig:
     """With what the job decides: over what the file says, below what the command line says."""
-    decided: dict[str, Any] = {key: value for key, (_, value) in sizes.keys().items()}
+    decided: dict[str, Any] = {}
+    for key, (_, value) in sizes.keys().items():
+        decided[key] = value
     decided["checkpointing.checkpoint_must_save_by"] = batch.save_by(job)
     plain: Any = OmegaConf.to_container(written)
     for key, name in OUTPUTS.items():  # in place of relative ones, which are below NeMo-RL's root
@@ -105,7 +109,10 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
         )
     nodes = _nodes(job.partition)
     gpus = at(plain, "cluster.gpus_per_node")
-    counts = {node.gpus for node in nodes if node.gpus}
+    counts = set()
+    for node in nodes:
+        if node.gpus:
+            counts.add(node.gpus)
     if counts and gpus not in counts:
         yield Finding(
             "cluster.gpus_per_node",

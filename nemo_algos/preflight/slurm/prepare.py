@@ -49,7 +49,10 @@ def prepare(
     config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
+    few = []
+    for o, n in sizes.keys().values():
+        if n < 1:
+            few.append(Finding(o, f"must be at least 1, got {n}"))
     release = read_checkout(job.nemo_rl) if is_checkout(job.nemo_rl) else shipped()
     wrong = [*rules.problems(job, folder), *few]
     if wrong:
@@ -178,11 +181,10 @@ def sbatch(run: Submission, *words: str | Path) -> str:
     """
     command = ["sbatch", *run.options, *words]
     inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name))
-    }
+    env = {}
+    for name, value in os.environ.items():
+        if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name)):
+            env[name] = value
     done = subprocess.run(
         command,
         input=run.script,

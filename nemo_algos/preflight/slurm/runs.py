@@ -191,8 +191,13 @@ def stop(
     """Cancel all jobs of a run, its chain too: what is not saved is lost without --save."""
     for folder in _folders(runs, out):
         jobs = _live(folder)
-        going = [job.number for job in jobs if save and job.state != "PENDING"]
-        cancelled = [job.number for job in jobs if job.number not in going]
+        going = []
+        cancelled = []
+        for job in jobs:
+            if save and job.state != "PENDING":
+                going.append(job.number)
+            else:
+                cancelled.append(job.number)
         if cancelled:
             run_command("scancel", *cancelled)
         if going:
@@ -204,7 +209,10 @@ def stop(
 
 def _folders(runs: list[str], out: Path) -> list[Path]:
     found = [next(filter(_is_run, (Path(run), out / run)), None) for run in runs]
-    unknown = [run for run, folder in zip(runs, found, strict=True) if folder is None]
+    unknown = []
+    for run, folder in zip(runs, found, strict=True):
+        if folder is None:
+            unknown.append(run)
     if unknown:
         raise ValueError(
             f"run {', '.join(unknown)} not found. Give a run folder, or its name in {out} (--out)."

@@ -106,7 +106,9 @@ def _numbers(machine: str) -> dict[str, int]:
 
 
 def _call(number: int, rules: list[Rule]) -> list[Line]:
-    checks = [line for rule in rules for line in _check(*rule)]
+    checks = []
+    for rule in rules:
+        checks += _check(*rule)
     return [(EQUAL, 0, len(checks) + 1, number), *checks, (GIVE, 0, 0, ALLOW)]
 
 

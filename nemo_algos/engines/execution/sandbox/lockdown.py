@@ -67,7 +67,9 @@ class Lock:
         # landlock_create_ruleset(NULL, 0, VERSION): the version of Landlock, -1 without
         version = self._libc.syscall(444, None, 0, 1) if LINUX else -1
         self._landlock = self._landlock_rules(version) if version > 0 else None
-        self.protections += [words for first, words in LANDLOCK.items() if version >= first]
+        for first, words in LANDLOCK.items():
+            if version >= first:
+                self.protections.append(words)
         if LINUX:  # else a program of the same user traces the zygote; uid_map is written before
             self._call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
 

@@ -60,7 +60,9 @@ def _latex(text: str) -> sympy.Basic | sympy.MatrixBase:
 
 def _rising(match: re.Match[str]) -> str:
     high, first, middle, second, low = match.groups()
-    less = [sign.replace(">", "<").replace(r"\g", r"\l") for sign in (second, first)]
+    less = []
+    for sign in (second, first):
+        less.append(sign.replace(">", "<").replace(r"\g", r"\l"))
     return f"{low} {less[0]} {middle} {less[1]} {high}"
 
 
@@ -148,7 +150,10 @@ def coordinates(value: Value) -> sympy.Tuple | None:
         return None
     if not isinstance(value, sympy.FiniteSet) or not value.atoms(sympy.Eq):
         return None
-    named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, sympy.Eq)}
+    named = {}
+    for x in value.args:
+        if isinstance(x, sympy.Eq):
+            named[str(x.lhs)] = x.rhs
     rest = len(value.args) - len(named)
     if rest:
         return sympy.Tuple()

@@ -53,7 +53,9 @@ class Puzzles:
     def rows(self) -> tuple[list[Row], str]:
         """Their texts, and what they are."""
         puzzles = held_out(PUZZLES, Rules(self.numbers))
-        rows = [Row({"puzzle": str(p)}, f"puzzle {i}") for i, p in enumerate(puzzles, 1)]
+        rows = []
+        for i, p in enumerate(puzzles, 1):
+            rows.append(Row({"puzzle": str(p)}, f"puzzle {i}"))
         return rows, f"held-out countdown puzzles of {self.numbers} numbers"
 
 

@@ -155,7 +155,9 @@ def gpqa(rows: list[Row], options: Options) -> Iterator[Problem]:
         texts = [row.text(key).strip() for key in keys]
         options.counts["problems with equal options"] += len(set(texts)) < len(texts)
         shown = order(options.seed, name)
-        lines = [f"{letter}. {texts[i]}" for letter, i in zip(LETTERS, shown, strict=False)]
+        lines = []
+        for letter, i in zip(LETTERS, shown, strict=False):
+            lines.append(f"{letter}. {texts[i]}")
         question = GPQA.format(question=row.text("Question").strip(), options="\n".join(lines))
         info = info_of(row, "High-level domain", "Subdomain")
         yield Problem(name, question + LETTER, LETTERS[shown.index(0)], info=info)
@@ -163,7 +165,9 @@ def gpqa(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 def order(seed: int, name: str, number: int = 4) -> list[int]:
     """The options' order of one problem: their numbers by the SHA-256 of "seed/name/number"."""
-    digests = [hashlib.sha256(f"{seed}/{name}/{i}".encode()).digest() for i in range(number)]
+    digests = []
+    for i in range(number):
+        digests.append(hashlib.sha256(f"{seed}/{name}/{i}".encode()).digest())
     return sorted(range(number), key=digests.__getitem__)
 
 
@@ -174,7 +178,9 @@ def acpbench_bool(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 def acpbench_mcq(rows: list[Row], options: Options) -> Iterator[Problem]:
     """Context and question, which lists the options; the gold is one of choices["label"]."""
-    labels = [Row(dict(row.need("choices")), row.where).list("label") for row in rows]
+    labels = []
+    for row in rows:
+        labels.append(Row(dict(row.need("choices")), row.where).list("label"))
     return (_acpbench(row, i, options, labels[i], LETTER) for i, row in enumerate(rows))
 
 

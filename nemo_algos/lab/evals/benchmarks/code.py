@@ -138,9 +138,15 @@ def _tested_function(row: Row, options: Options) -> str:
         raise ValueError(
             f"{row.where}: its code or test_list is not valid Python: {error}"
         ) from None
-    defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}
-    calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
-    called = [call for call in calls if isinstance(call, ast.Name) and call.id in defined]
+    defined = set()
+    for node in solution.body:
+        if isinstance(node, ast.FunctionDef):
+            defined.add(node.name)
+    called = []
+    for node in ast.walk(tests):
+        name = node.func if isinstance(node, ast.Call) else None
+        if isinstance(name, ast.Name) and name.id in defined:
+            called.append(name)
     if not called:
         options.counts["problems whose tests call no function of their code"] += 1
         return ""
@@ -229,7 +235,10 @@ def folders(data: str) -> tuple[list[Row], str]:
     digest = hashlib.sha256()
     rows = list[Row]()
     for folder in sorted(path.parent for path in Path(data).glob(f"*/{FILES['question']}")):
-        there = {k: folder / name for k, name in FILES.items() if (folder / name).exists()}
+        there = {}
+        for k, name in FILES.items():
+            if (folder / name).exists():
+                there[k] = folder / name
         values: dict[str, Any] = {"id": folder.name}
         for key, path in there.items():
             found = content(path)

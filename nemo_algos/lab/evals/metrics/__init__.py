@@ -130,8 +130,12 @@ def measure(
         scalars[name] = np.array([each.scalars[name] for each in found])
     scalars |= judged or {}
     curves = verdict_curves(evaluation, ks) | {"ucc@k": ucc[:, 0]}
-    unknown = {name: int(np.isnan(values).sum()) for name, values in scalars.items()}
-    levels = {str(t): column for column, t in enumerate(settings.thresholds, start=1)}
+    unknown = {}
+    for name, values in scalars.items():
+        unknown[name] = int(np.isnan(values).sum())
+    levels = {}
+    for column, t in enumerate(settings.thresholds, start=1):
+        levels[str(t)] = column
     return {
         "benchmark": evaluation.benchmark,
         "problems": problems,
@@ -293,7 +297,10 @@ def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -
 
 def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
     """[n+1]: the sum of the winner's value over the subsets of each size where it has t votes."""
-    able = [(votes, value) for votes, value in classes if votes >= t]
+    able = []
+    for votes, value in classes:
+        if votes >= t:
+            able.append((votes, value))
     others = _binomials(n - sum(votes for votes, _ in able), n)  # free: none of them reaches t
     # so many are exact to a float64's rounding for a polynomial of positive terms
     number = min((len(able) + 1) // 2, ceil(4 * len(able) ** 0.5))

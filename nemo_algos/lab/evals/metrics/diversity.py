@@ -222,7 +222,9 @@ def diversity(
     members = np.bincount(right, minlength=len(texts.unique))
     thresholds = [settings.ucc_threshold, *settings.thresholds]
     sizes = cluster_sizes(matrices[settings.ucc_similarity], members, thresholds, settings.linkage)
-    found = {name: (pairs(m, texts.index), pairs(m, right)) for name, m in matrices.items()}
+    found = {}
+    for name, m in matrices.items():
+        found[name] = (pairs(m, texts.index), pairs(m, right))
     if settings.edit_unit == "char" and "edit" in settings.similarities:
         drawn = functools.partial(edit_pairs, texts, number=settings.edit_pairs, seed=settings.seed)
         found["edit"] = (drawn(texts.index), drawn(right))

@@ -89,7 +89,10 @@ class Record:
 
     def only(self, where: Array) -> Record:
         """Those tokens; `where` [N] bool or indices."""
-        columns = {k: v[where] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        columns = {}
+        for k, v in vars(self).items():
+            if isinstance(v, np.ndarray):
+                columns[k] = v[where]
         return replace(self, **columns)
 
 
@@ -149,7 +152,9 @@ def scaled(record: Record, expected: Array) -> Iterator[Fit]:
         return
     # the root: either side in the light of the other leaves the same
     left = np.abs(record.value - factor * expected).sum() / np.sqrt(factor)
-    bases = [x for by in BASES.values() for x in (by, 1 / by)]  # the other side may have the base
+    bases = []  # the other side may have the base
+    for by in BASES.values():
+        bases += (by, 1 / by)
     if np.isclose(factor, bases, rtol=ALIKE).any():
         return
     if left < FEW * np.abs(record.value - expected).sum():

@@ -168,7 +168,9 @@ def lora(folder: Path, network: Network) -> Weights:
     if not files:
         raise ValueError(f"{folder} has no .safetensors file. Name the folder of a PEFT adapter.")
     try:
-        found = {k: v for file in files for k, v in load_file(file).items()}
+        found = {}
+        for file in files:
+            found.update(load_file(file))
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         rank = float(config["r"])
         alpha = float(config["lora_alpha"])

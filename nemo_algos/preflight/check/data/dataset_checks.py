@@ -100,8 +100,13 @@ def judge_prompts(
     before = stage.raised
     first = render(seen[0], tokenizer)
     _check_problems(stage, seen, tokenizer, key, section)
-    around = [text for text, *_ in Formatter().parse(_text(section, "prompt_file"))]
-    lost = [text for text in around if text.strip() and not _within(text, seen[0], tokenizer)]
+    around = []
+    for text, *_ in Formatter().parse(_text(section, "prompt_file")):
+        around.append(text)
+    lost = []
+    for text in around:
+        if text.strip() and not _within(text, seen[0], tokenizer):
+            lost.append(text)
     if lost and _within(seen[0].problem, seen[0], tokenizer):
         stage.failed(
             f"`{key}.prompt_file` is {section['prompt_file']}, and its {cut(lost[0], 60)!r} is not "
@@ -157,8 +162,14 @@ def _check_problems(
 ) -> None:
     """Python's format puts the problem into the first {}: those of LaTeX are doubled."""
     text = _text(section, "prompt_file")
-    fields = [before for before, field, _, _ in Formatter().parse(text) if field is not None]
-    lacking = [row for row in rows if row.problem and not _within(row.problem, row, tokenizer)]
+    fields = []
+    for before, field, _, _ in Formatter().parse(text):
+        if field is not None:
+            fields.append(before)
+    lacking = []
+    for row in rows:
+        if row.problem and not _within(row.problem, row, tokenizer):
+            lacking.append(row)
     what = (
         f"{share(len(lacking), len(rows))} prompts of {key} lack the problem "
         f"({list_rows([row.number for row in lacking])})"
@@ -255,8 +266,12 @@ def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
             "data.train",
             of=(len(numbers), len(train)),
         )
-    equal = [rows for rows in same.values() if len(rows) > 1 and rows not in several]
-    again = sum(len(rows) - 1 for rows in equal)
+    equal = []
+    again = 0
+    for alike in same.values():
+        if len(alike) > 1 and alike not in several:
+            equal.append(alike)
+            again += len(alike) - 1
     if again > REPEATED * len(train):
         most = max(equal, key=len)
         stage.warning(
@@ -316,7 +331,10 @@ def _check_answers(stage: Stage, train: Sequence[Row]) -> None:
 
     # answers in JSON are a verifier's tests
     texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
-    longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
+    longer = []
+    for row in texts:
+        if len(str(row.answer)) > TIMES * len(row.problem):
+            longer.append(row.number)
     if longer and len(longer) > len(train) / 2:
         stage.warning(
             f"{share(len(longer), len(train))} answers are more than {TIMES} times as long as "
@@ -336,8 +354,13 @@ def _bag(row: Row) -> tuple[str, ...]:
 
 def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """Validation has other rows than training, in its words: of its language, and its task."""
-    texts = {text for row in train for text in (plain(row.problem), _bag(row))}
-    seen = [r.number for r in validation if plain(r.problem) in texts or _bag(r) in texts]
+    texts = set()
+    for row in train:
+        texts.update((plain(row.problem), _bag(row)))
+    seen = []
+    for r in validation:
+        if plain(r.problem) in texts or _bag(r) in texts:
+            seen.append(r.number)
     if seen:
         stage.wrong(
             f"{share(len(seen), len(validation))} validation rows are training rows too, some "
@@ -346,8 +369,12 @@ def _compare(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> N
             "data.validation",
             of=(len(seen), len(validation)),
         )
-    known = {word for row in train for word in WORD.findall(row.problem.lower())}
-    asked = [word for row in validation for word in WORD.findall(row.problem.lower())]
+    known = set()
+    for row in train:
+        known.update(WORD.findall(row.problem.lower()))
+    asked = []
+    for row in validation:
+        asked += WORD.findall(row.problem.lower())
     shared = sum(word in known for word in asked)
     if known and len(asked) >= FEW and shared < KNOWN * len(asked):
         stage.warning(

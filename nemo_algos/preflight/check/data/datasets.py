@@ -58,7 +58,9 @@ def stand_in(folder: Path, rows: str = "") -> Path:
         path.write_bytes(Path(rows).read_bytes())
         return path
     pairs = [(rng.randint(10, 99), rng.randint(10, 99)) for _ in range(SUMS)]
-    lines = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a, b in pairs]
+    lines = []
+    for a, b in pairs:
+        lines.append({"problem": f"What is {a} + {b}?", "answer": str(a + b)})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -96,7 +98,10 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path, rows: str = ""
     train, validation = made[:2]
     objects = [one for _, one in loaded]
     first = len(data["train"])
-    held_out = [one.val_dataset for one in objects[:first] if one.val_dataset is not None]
+    held_out = []
+    for one in objects[:first]:
+        if one.val_dataset is not None:
+            held_out.append(one.val_dataset)
     validated = [*held_out, *(one.dataset for one in objects[first:])]
     named = [(one.task_name, found) for found, one in loaded]
     return Loaded(

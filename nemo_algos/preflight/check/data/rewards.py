@@ -177,7 +177,9 @@ def _scored(judge: Judge, known: Sequence[Known], form: str) -> list[Scored]:
     texts = [text for _, text in known]
     trials = [answers.trial(form, text, texts) for text in texts]
     golds = [str(row.answer) for row, _ in known]
-    timed = [judge.timed(trial.gold, gold) for trial, gold in zip(trials, golds, strict=True)]
+    timed = []
+    for trial, gold in zip(trials, golds, strict=True):
+        timed.append(judge.timed(trial.gold, gold))
     rewards = {"gold": [reward for reward, _ in timed]}
     for kind in ASKED:
         rewards[kind] = judge.rewards([getattr(trial, kind) for trial in trials], golds)
@@ -192,7 +194,9 @@ def _scored(judge: Judge, known: Sequence[Known], form: str) -> list[Scored]:
 def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> None:
     """A right response is not known; that an empty or a careless one pays nothing is."""
     few = [str(row.answer) for row in rows[:FEW]]
-    paid = [r for said in ("", "I do not know.") for r in judge.rewards([said] * len(few), few)]
+    paid = []
+    for said in ("", "I do not know."):
+        paid += judge.rewards([said] * len(few), few)
     if any(reward > 0 for reward in paid):
         stage.failed(f"`{key}` pays for an empty response, or for 'I do not know.'.", key)
         return
@@ -263,7 +267,9 @@ def _is_useless(
     stage: Stage, key: str, scored: Sequence[Scored], reason: Callable[[str, str], str]
 ) -> bool:
     """Whether the rewards are no numbers, or all the same, or others when asked again."""
-    every = [value for one in scored for value in one.rewards.values()]
+    every = []
+    for one in scored:
+        every += one.rewards.values()
     moved = [one for one in scored if one.rewards["gold"] != one.rewards[AGAIN]]
     bad = [value for value in every if not math.isfinite(value)]
     if bad:
@@ -321,7 +327,10 @@ def _check_gold(
             of=(len(unpaid), len(scored)),
             rows=numbers,
         )
-    sizes = [(abs(one.rewards["gold"]), one.row) for one in scored if one.rewards["gold"]]
+    sizes = []
+    for one in scored:
+        if one.rewards["gold"]:
+            sizes.append((abs(one.rewards["gold"]), one.row))
     usual = statistics.median(size for size, _ in sizes) if sizes else 0.0
     far = [(size, row) for size, row in sizes if size > FAR * usual]
     if far:
@@ -337,7 +346,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
     """No other response is paid as the right one, of the rows whose right one is paid."""
     paid = [one for one in scored if one.paid]
     for kind, named in KINDS.items():
-        as_much = [one.row.number for one in paid if one.rewards[kind] >= one.rewards["gold"]]
+        as_much = []
+        for one in paid:
+            if one.rewards[kind] >= one.rewards["gold"]:
+                as_much.append(one.row.number)
         if as_much:
             stage.wrong(
                 f"`{key}` pays {named} as much as the gold in "
@@ -347,7 +359,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
                 of=(len(as_much), len(scored)),
             )
     sentences = [one for one in paid if one.sentence]
-    whole = [one.row for one in sentences if one.rewards["short"] <= one.rewards["empty"]]
+    whole = []
+    for one in sentences:
+        if one.rewards["short"] <= one.rewards["empty"]:
+            whole.append(one.row)
     if whole:
         stage.wrong(
             f"The answers of {share(len(whole), len(scored))} rows are sentences "
@@ -366,7 +381,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "answers. Read only the last answer.",
             key,
         )
-    longer = [one.rewards for one in scored if one.rewards["long"] > one.rewards["gold"]]
+    longer = []
+    for one in scored:
+        if one.rewards["long"] > one.rewards["gold"]:
+            longer.append(one.rewards)
     if len(longer) > most:
         stage.warning(
             f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
@@ -374,7 +392,10 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "long. Do not pay for length.",
             key,
         )
-    wordy = [one.rewards for one in scored if one.rewards["habits"] > one.rewards["gold"]]
+    wordy = []
+    for one in scored:
+        if one.rewards["habits"] > one.rewards["gold"]:
+            wordy.append(one.rewards)
     if len(wordy) > most:
         stage.warning(
             f"`{key}` pays more for the same answer behind words of habit ({wordy[0]['habits']:g}, "

@@ -180,7 +180,10 @@ def judge_lengths(
         )
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
-    masked = [row.number for row in rows if row.masked]
+    masked = []
+    for row in rows:
+        if row.masked:
+            masked.append(row.number)
     if masked:
         stage.wrong(
             f"`{LIMIT}` is {at(plain, LIMIT)}: {share(len(masked), len(rows))} prompts of {name} "
@@ -191,7 +194,10 @@ def judge_lengths(
             of=(len(masked), len(rows)),
         )
     if whole:
-        long = [row.number for row in rows if not row.masked and row.length >= whole]
+        long = []
+        for row in rows:
+            if not row.masked and row.length >= whole:
+                long.append(row.number)
         if long:
             stage.failed(
                 f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
@@ -202,7 +208,10 @@ def judge_lengths(
         new = int(at(plain, NEW) or 0)
         # half of the length, where max_new_tokens is as much as all of it
         enough = new if new < whole else whole // 2
-        short = [row for row in rows if not row.masked and whole - enough < row.length < whole]
+        short = []
+        for row in rows:
+            if not row.masked and whole - enough < row.length < whole:
+                short.append(row)
         if len(short) > SOME * len(rows):
             room = whole - max(row.length for row in short)
             stage.warning(

@@ -137,7 +137,10 @@ class Judge:
     """One environment of the config: rewards of responses to answers."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
-        few = {k: min(section[k], WORKERS) for k in ("num_workers", "workers") if section.get(k)}
+        few = {}
+        for k in ("num_workers", "workers"):
+            if section.get(k):
+                few[k] = min(section[k], WORKERS)
         self.section = {**section, **few}
 
     def started(self) -> None:
@@ -215,10 +218,11 @@ class NemoJudge(Judge):
         """The sum of a response's rewards, nan for what is no number. Raises Unpaid."""
         import ray
 
-        asked = [
-            [{"role": "user", "content": ""}, {"role": "assistant", "content": response}]
-            for response in responses
-        ]
+        asked = []
+        for response in responses:
+            asked.append(
+                [{"role": "user", "content": ""}, {"role": "assistant", "content": response}]
+            )
         metadata = [{"ground_truth": answer} for answer in answers]
         try:
             returned = ray.get(self.actor.step.remote(asked, metadata), timeout=seconds)

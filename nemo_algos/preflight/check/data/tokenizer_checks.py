@@ -198,7 +198,10 @@ def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:
         )
         return []
     size = len(tokenizer)
-    unknown = [stop for stop in stops if not isinstance(stop, int) or not 0 <= stop < size]
+    unknown = []
+    for stop in stops:
+        if not isinstance(stop, int) or not 0 <= stop < size:
+            unknown.append(stop)
     if unknown:
         stage.failed(
             f"`{STOPS}` has {', '.join(map(str, unknown))}, and the vocabulary has the ids 0 to "

@@ -32,7 +32,10 @@ def _table() -> dict[str, Any]:
 def known_to_work(optimizer: TorchClass, entries: Sequence[TorchClass | Milestones]) -> bool:
     """Whether `rehearse` would find nothing; False where torch alone can tell."""
     schedulers = [entry for entry in entries if isinstance(entry, TorchClass)]
-    ends = [end for e in entries if isinstance(e, Milestones) for end in e.milestones]
+    ends = []
+    for e in entries:
+        if isinstance(e, Milestones):
+            ends += e.milestones
     in_order = ends == sorted({end for end in ends if end > 0})
     return (
         (in_order and len(ends) == max(len(schedulers) - 1, 0))

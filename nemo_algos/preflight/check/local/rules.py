@@ -88,7 +88,10 @@ def lora(run: LocalRun) -> Iterator[Finding]:
     """Adapters are put on a transformers model, by peft, in layers named in one way."""
     key = "policy.dtensor_cfg.lora_cfg"
     section = run[key]
-    named = [n for n in ("target_modules", "exclude_modules") if getattr(section, n)]
+    named = []
+    for n in ("target_modules", "exclude_modules"):
+        if getattr(section, n):
+            named.append(n)
     if section.enabled and run.model in SHAPES:
         yield error(f"{key}.enabled", f"{run.model} does not support LoRA. Set it to false.")
     if len(named) + section.match_all_linear != 1:

@@ -95,7 +95,10 @@ def forced_on_policy(run: Preflight) -> Iterator[Finding]:
 def derived_keys(run: Preflight) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     method, params = run.known.bounds
-    keys = [key for key in type(params).model_fields if "clip" in key and key != "dual_clip"]
+    keys = []
+    for key in type(params).model_fields:
+        if "clip" in key and key != "dual_clip":
+            keys.append(key)
     own = ", ".join(f"`method.{key}`" for key in keys)
     clips = f"the method clips. Remove it.{f' {method.name} has {own}.' if own else ''}"
     reasons = SET_BY_METHOD | {"ratio_clip_min": clips, "ratio_clip_max": clips}
@@ -107,7 +110,10 @@ def derived_keys(run: Preflight) -> Iterator[Finding]:
             "loss_fn.reference_policy_kl_type",
             f"{reason}. Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`.",
         )
-    shared = {k: v for k, v in run["loss_fn"].items() if k in LossConfig.model_fields}
+    shared = {}
+    for k, v in run["loss_fn"].items():
+        if k in LossConfig.model_fields:
+            shared[k] = v
     try:
         validate(LossConfig, shared, "loss_fn")
     except ConfigError as error:
@@ -196,7 +202,10 @@ def dropped_groups(run: Preflight) -> Iterator[Finding]:
         )
     # of several rewards a group is dropped only where each of them is equal
     components = {c.method.name: c for c in (algorithm.base, algorithm.advantages)}
-    trained = [c for c in components.values() if "reward_parts" not in c.method.needs]
+    trained = []
+    for c in components.values():
+        if "reward_parts" not in c.method.needs:
+            trained.append(c)
     for component in trained:
         if component.method.whole_batch:
             yield Finding(
@@ -300,7 +309,9 @@ def logprobs(run: Preflight) -> Iterator[Finding]:
         yield Finding(
             f"{VLLM}.logprobs_mode", f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}"
         )
-    shared = {key: run[f"policy.generation.{key}"] for key in ("temperature", "top_p", "top_k")}
+    shared = {}
+    for key in ("temperature", "top_p", "top_k"):
+        shared[key] = run[f"policy.generation.{key}"]
     for key in sampler_changes(shared, 1.0) if mode == "raw_logprobs" else ():
         yield Finding(
             f"{VLLM}.logprobs_mode",

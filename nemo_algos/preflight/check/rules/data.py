@@ -117,13 +117,16 @@ def unread_keys(run: Preflight) -> Iterator[Finding]:
     """Keys of NeMo-RL's other trainers, which GRPO takes and does not read."""
     written = run.written.get("data")
     section = written if isinstance(written, Mapping) else {}
-    found = [f"data.{key}" for key in section if key in OF_SFT]
+    found = []
+    for key in section:
+        if key in OF_SFT:
+            found.append(f"data.{key}")
     for split in SPLITS:
         sets = section.get(split) or {}
         for one in sets if isinstance(sets, list) else [sets]:
-            found += [
-                f"data.{split}.{key}" for key in OF_PAIRS if isinstance(one, Mapping) and key in one
-            ]
+            for key in OF_PAIRS:
+                if isinstance(one, Mapping) and key in one:
+                    found.append(f"data.{split}.{key}")
     for path in dict.fromkeys(found):
         yield warning(path, "GRPO does not read this key of NeMo-RL's other trainers. Remove it.")
 

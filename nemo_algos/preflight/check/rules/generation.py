@@ -77,7 +77,10 @@ def _tensors(run: Preflight) -> str:
     if a.generation_gpus % a.generation_pipeline:
         return f"Set `{VLLM}.pipeline_parallel_size` to a divisor of {a.generation_gpus} first."
     heads = run.model.attention.heads if run.model else gpus
-    sizes = [t for t in divisors(gcd(gpus, heads)) if not run.model or splits_heads(run.model, t)]
+    sizes = []
+    for t in divisors(gcd(gpus, heads)):
+        if not run.model or splits_heads(run.model, t):
+            sizes.append(t)
     return f"Set it to {near(a.generation_tensor, sizes)}."
 
 

@@ -13,7 +13,9 @@ RESOURCES = "policy.generation.colocated.resources"
 
 def one_backend(run: Preflight) -> Iterator[Finding]:
     """Exactly one of Megatron and DTensor trains; keys of the other are ignored."""
-    both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
+    both = set()
+    for name in ("megatron_cfg", "dtensor_cfg"):
+        both.add(bool(run[f"policy.{name}.enabled"]))
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
         yield error(
@@ -131,8 +133,11 @@ def tensor_parallel(run: Preflight) -> Iterator[Finding]:
 def layers(run: Preflight) -> Iterator[Finding]:
     """Pipeline stages have equal numbers of layers, and ranks equal numbers of experts."""
     stages = run.layout.pipeline
-    names = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
-    ends = [run[name] for name in names if run[name]]
+    ends = []
+    for end in ("first", "last"):
+        count = run[f"{MEGATRON}.num_layers_in_{end}_pipeline_stage"]
+        if count:
+            ends.append(count)
     if run.model and stages != 1:
         rest = len(run.model.layers) - sum(ends)
         middle = stages - len(ends)

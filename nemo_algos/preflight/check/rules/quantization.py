@@ -27,7 +27,10 @@ def keywords(run: Preflight) -> Iterator[Finding]:
         if name != ROUTER:
             linear |= {part.rpartition(".")[2] for part in parts}
     for word in words:
-        whole = {name for _, name, parts in _parts(run) if any(word in part for part in parts)}
+        whole = set()
+        for _, name, parts in _parts(run):
+            if any(word in part for part in parts):
+                whole.add(name)
         near = did_you_mean(word, sorted(linear))
         torn = sorted(whole & cut)
         if torn:

@@ -100,7 +100,10 @@ def held_out(run: Preflight) -> Iterator[Finding]:
                 "`data.validation` is set, and scores both together. Set it to 0 to train on all "
                 "rows.",
             )
-    trained = {data.get("dataset_name") for path, data in datasets(run) if path == "data.train"}
+    trained = set()
+    for path, data in datasets(run):
+        if path == "data.train":
+            trained.add(data.get("dataset_name"))
     usual = run["data.default.env_name"]
     own = run["data.validation"] or []
     for section in own if isinstance(own, list) else [own]:

@@ -128,7 +128,9 @@ def _vocabulary(name: str) -> dict[int, str]:
                 if isinstance(found, dict)
                 else ((t, n) for n, (t, _) in enumerate(found))
             )
-            added = {token["id"]: token["content"] for token in read.get("added_tokens") or []}
+            added = {}
+            for token in read.get("added_tokens") or []:
+                added[token["id"]] = token["content"]
             return {number: token for token, number in pairs} | added
         except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
             continue

@@ -226,7 +226,10 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
 def whole_batch_readers(a: Algorithm) -> list[str]:
     """The parts of a method that are of all groups of a step at once."""
     parts = (a.base, a.advantages, a.bounds)
-    found = {c.method.name for c in parts if c.method.whole_batch or c.params.whole_batch}
+    found = set()
+    for c in parts:
+        if c.method.whole_batch or c.params.whole_batch:
+            found.add(c.method.name)
     found |= {a.name} if "memory" in a.needs else set()
     found |= {f"the term {each.term.name}" for each in a.terms}
     found |= {"rollout_is_batch_normalize"} if a.correction.rollout_is_batch_normalize else set()
@@ -287,7 +290,10 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     failure = f"{SECTION}.{FAILURE}"
     replaces = run.or_default(f"{failure}.on_dropped_prompt") == "replace"
     # in_order alone counts it
-    asked = [f"{failure}.{key}" for key in BUDGETS if run.or_default(f"{failure}.{key}")]
+    asked = []
+    for key in BUDGETS:
+        if run.or_default(f"{failure}.{key}"):
+            asked.append(f"{failure}.{key}")
     for path in asked if run.sampler not in ("in_order", "custom") else ():
         yield error(
             path,

@@ -179,7 +179,10 @@ def fits(schema: Schema, value: Any) -> bool:
     if kind in NUMBERS:
         if not is_number(value) or (kind == "integer" and value % 1):
             return False
-        bounds = [(holds, schema[name]) for name, (holds, _) in BOUNDS.items() if name in schema]
+        bounds = []
+        for name, (holds, _) in BOUNDS.items():
+            if name in schema:
+                bounds.append((holds, schema[name]))
         return all(holds(value, bound) for holds, bound in bounds)
     if kind == "array" and isinstance(value, list):
         return all(fits(schema.get("items", {}), one) for one in value)
@@ -196,7 +199,10 @@ def expected(schema: Schema) -> str:
     kind = schema["type"]
     if kind not in NUMBERS:
         return KINDS[kind][1]
-    bounds = [said.format(schema[name]) for name, (_, said) in BOUNDS.items() if name in schema]
+    bounds = []
+    for name, (_, said) in BOUNDS.items():
+        if name in schema:
+            bounds.append(said.format(schema[name]))
     return " ".join([NUMBERS[kind], *(bounds or [f"below {LARGEST:g}"])])
 
 
@@ -216,7 +222,10 @@ def repair(
 ) -> list[Finding]:
     """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
     gone = "it must not be null. Remove the line to keep NeMo-RL's value."
-    wrong = [Finding(path, gone) for path in REQUIRED if at(plain, path) is None]
+    wrong = []
+    for path in REQUIRED:
+        if at(plain, path) is None:
+            wrong.append(Finding(path, gone))
     for path in POSITIVE:
         if at(plain, path) is None and at(base, path) is not None:  # else NeMo Gym's runner sets it
             wrong.append(Finding(path, "must be a whole number from 1, got null"))
