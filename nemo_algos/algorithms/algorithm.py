@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
@@ -76,7 +77,7 @@ class Algorithm(Kernel):
         names += [weighted.term.name for weighted in self.terms]
         return "+".join(dict.fromkeys(names))
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
         """Inputs needed by the components, the loss terms and the correction."""
         rest = needs_of_rest(self.base.method) | needs_of_rest(self.bounds.method)
