@@ -6,7 +6,7 @@ import hashlib
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -265,14 +265,15 @@ class Rollouts:
 
     def __getitem__(self, rows: Tensor | slice) -> Rollouts:
         """The sub-batch of these rows (indices [N], a bool mask [B], or a slice)."""
-        values = {name: getattr(self, name) for name in TENSORS}
+        part = object.__new__(type(self))  # without a check: rows of what is valid are
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor):
+                value = value[rows]
+            object.__setattr__(part, field.name, value)
         parts = self.reward_parts and {k: v[rows] for k, v in self.reward_parts.items()}
-        values["turn_rewards"] = self.turn_rewards
-        rest = {}
-        for k, v in values.items():
-            if v is not None:
-                rest[k] = v[rows]
-        return replace(self, **rest, reward_parts=parts)
+        object.__setattr__(part, "reward_parts", parts)
+        return part
 
     def column(self, name: str | None) -> Tensor:
         """[B] float64: the part of the reward of this name, None: the outcome; or ValueError."""

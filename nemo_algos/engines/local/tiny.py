@@ -7,8 +7,6 @@ Left out on purpose: padding of prompts (a task's prompts have one length), grou
 dropout, biases.
 """
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
