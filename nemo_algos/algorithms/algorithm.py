@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerSequence
 
 
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
@@ -247,7 +248,7 @@ def check_inputs(
         _check_unit(name, rollouts.column(column))
 
 
-def _check_unit(name: str, rewards: Tensor) -> None:
+def _check_unit(name: str, rewards: PerSequence) -> None:
     outside = (rewards < -core.groups.EPS) | (rewards > 1 + core.groups.EPS)
     if outside.any():
         row = int(outside.nonzero()[0])
@@ -266,6 +267,6 @@ def _check_logprobs(name: str, values: Tensor | None, rollouts: Rollouts) -> Non
         raise ValueError(POSITIVE.format(name=name, value=float(values[positive].max())))
 
 
-def _all_finite(values: Tensor, mask: Tensor) -> bool:
+def _all_finite(values: Tensor, mask: Mask) -> bool:
     """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
     return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nemo_algos.algorithms.shapes import Mask, PerToken
 from nemo_algos.engines.local.schema import GenerationSection
 
 BITS = 8
@@ -55,10 +56,10 @@ class Decoded(NamedTuple):
     """
 
     tokens: Tensor
-    mask: Tensor
-    logprobs: Tensor
-    entropy: Tensor
-    gen_logprobs: Tensor
+    mask: Mask
+    logprobs: PerToken
+    entropy: PerToken
+    gen_logprobs: PerToken
     support: Tensor
 
 
@@ -70,7 +71,7 @@ class Draw(NamedTuple):
 
     token: Tensor
     logprob: Tensor
-    entropy: Tensor
+    entropy: PerToken
     gen_logprob: Tensor
     kept: Tensor | None
 

@@ -17,6 +17,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import turns
 from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+from nemo_algos.algorithms.shapes import Mask, PerSequence, PerToken
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
@@ -68,7 +69,7 @@ class Forward(NamedTuple):
     memory, where a trainer may pass groups as prompt_ids.
     """
 
-    entropy: Tensor | None = None
+    entropy: PerToken | None = None
     masks: tuple[Tensor, Tensor] | None = None
     sampled: Tensor | None = None
     prompts: Tensor | None = None
@@ -121,16 +122,16 @@ class Estimator:
     def compute_advantage(
         self,
         prompt_ids: Tensor,
-        rewards: Tensor,
-        mask: Tensor,
+        rewards: PerSequence,
+        mask: Mask,
         repeated_batch: Any = None,
-        logprobs_policy: Tensor | None = None,
-        logprobs_reference: Tensor | None = None,
-        teacher_logprobs: Tensor | None = None,
-        prev_logprobs: Tensor | None = None,
-        generation_logprobs: Tensor | None = None,
-        sample_mask: Tensor | None = None,
-        valid_mask: Tensor | None = None,
+        logprobs_policy: PerToken | None = None,
+        logprobs_reference: PerToken | None = None,
+        teacher_logprobs: PerToken | None = None,
+        prev_logprobs: PerToken | None = None,
+        generation_logprobs: PerToken | None = None,
+        sample_mask: PerSequence | None = None,
+        valid_mask: PerSequence | None = None,
     ) -> Any:
         """The advantages [B,S], float32, of rewards [B], mask and log-probs [B,S].
 
@@ -208,7 +209,7 @@ class Estimator:
             )
         return columns.write(step.signals, self.algorithm)
 
-    def masks_for(self, token_mask: Tensor, sample_mask: Tensor) -> dict[str, Tensor]:
+    def masks_for(self, token_mask: Mask, sample_mask: PerSequence) -> dict[str, Tensor]:
         """The training batch's masks [B,S] and [B], without what the correction has rejected.
 
         A sequence without a token left is masked out whole, so that no mean counts it.
@@ -235,7 +236,7 @@ def _of_messages(batch: Any, width: int) -> Tensor | None:
     return torch.stack(rows)
 
 
-def _last_turn(mask: Tensor, masks: tuple[Tensor, Tensor] | None, batch: Any) -> Tensor:
+def _last_turn(mask: Mask, masks: tuple[Tensor, Tensor] | None, batch: Any) -> Tensor:
     """[B]: of rows too that NeMo-RL masks out, whose mask [B,S] has no token left."""
     if masks is None and "message_log" in batch:
         answers = []
@@ -247,7 +248,7 @@ def _last_turn(mask: Tensor, masks: tuple[Tensor, Tensor] | None, batch: Any) ->
 
 
 def _kept_rows(
-    mask: Tensor, sample_mask: Tensor | None, masks: tuple[Tensor, Tensor] | None, batch: Any
+    mask: Mask, sample_mask: PerSequence | None, masks: tuple[Tensor, Tensor] | None, batch: Any
 ) -> Tensor | None:
     """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
 
@@ -287,7 +288,7 @@ def result_type() -> Callable[[Tensor], Any]:
     return type(found)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> float:
+def masked_mean(values: Tensor, mask: Mask) -> float:
     """Of [B,S]; 0 where nothing is unmasked."""
     return float(values[mask].double().sum() / mask.sum().clamp(min=1))
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.shapes import Mask
 from nemo_algos.engines.nemo import columns, environment, nonfinite, versions
 from nemo_algos.engines.nemo.estimator import Estimator, Forward, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
@@ -269,7 +270,7 @@ def train(
         shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
 
 
-def prompts(input_ids: Tensor, token_mask: Tensor) -> Tensor:
+def prompts(input_ids: Tensor, token_mask: Mask) -> Tensor:
     """[B,S] tokens before the first that the model wrote, PAD behind them.
 
     A newer controller only tells the estimator which rows of a batch have the same prompt.
