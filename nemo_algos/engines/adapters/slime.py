@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nemo_algos as na
-from nemo_algos.algorithms.shapes import PerSequence
 from nemo_algos.engines.adapters.slime_settings import judge, warn
 
 Data = dict[str, list[Any]]  # by name, of each response
@@ -174,7 +173,7 @@ def _groups(whole: Data, size: int) -> list[int]:
     return [number // size for number in whole["number"]]
 
 
-def _rollouts(rows: Data, group: list[int], rewards: PerSequence) -> na.Rollouts:
+def _rollouts(rows: Data, group: list[int], rewards: Tensor) -> na.Rollouts:
     """What slime's filters have masked out whole is no empty response."""
     mask = padded(rows["mask"]).bool()
     tokens = {}

@@ -24,7 +24,6 @@ from verl.workers.utils.padding import no_padding_2_padding, response_to_nested
 
 import nemo_algos as na
 from nemo_algos import Algorithm, Finding, LossConfig
-from nemo_algos.algorithms.shapes import Mask
 
 GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
 KL = "set `loss_fn.reference_policy_kl_penalty` and `loss_fn.reference_policy_kl_type`"
@@ -180,7 +179,7 @@ class MethodTrainer(PPOTrainerSync):
                 wide[k] = response_to_nested(x, nested)
         return tq.kv_batch_put(**place, fields=TensorDict(fields | wide, batch_size=len(batch)))
 
-    def _counts(self, mask: Mask) -> dict[str, Tensor]:
+    def _counts(self, mask: Tensor) -> dict[str, Tensor]:
         """[B,1] each: what the row's optimizer batch has, the k-th piece of every rank's rows."""
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1  # verl has just asked for it
         settings = self.config.actor_rollout_ref
