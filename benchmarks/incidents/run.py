@@ -1,0 +1,113 @@
+"""Run the incidents: what nemo_algos says of public faults, and whether it is what each row states.
+
+    uv run --extra lab benchmarks/incidents/run.py [--only NAME] [--write]
+
+--only: rows whose name begins so. --write: the score into README.md. Exits with 1 if a row's
+measured state is not its stated one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+# nothing that this machine happens to have
+os.environ.update({"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"})
+for name in ("HF_HOME", "HF_HUB_OFFLINE", "WANDB_API_KEY", "NRL_IGNORE_TP_ACCURACY_CHECK"):
+    os.environ.pop(name, None)
+
+from incident import KINDS, read_all  # noqa: E402
+from measured import Measured  # noqa: E402
+
+from nemo_algos.terminal import echo  # noqa: E402
+
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- score -->", "<!-- end -->"
+STATES = ("whole", "part", "missed")
+Row = tuple[Any, Measured]
+
+
+def measure(row: Any) -> Measured:
+    """What is said of one incident."""
+    if row.who in ("check", "plan"):
+        from configs import measure_check, measure_plan
+
+        return measure_check(row) if row.who == "check" else measure_plan(row)
+    if row.who == "conformance":
+        from losses import measure_conformance
+
+        return measure_conformance(row)
+    if row.who == "data":
+        from rewards import measure_data
+
+        return measure_data(row)
+    if row.who == "mismatch":
+        from dumps import measure_mismatch
+
+        return measure_mismatch(row)
+    from commands import measure_command, measure_evals
+
+    return measure_evals(row) if row.who == "evals" else measure_command(row)
+
+
+def table(rows: list[Row]) -> str:
+    """The score by part of the product, in Markdown."""
+    lines = [
+        "| who | incidents | whole | part | missed | not known before | of these whole |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for who in (*KINDS, ""):
+        some = [(row, found) for row, found in rows if who in ("", row.who)]
+        if some:
+            fresh = [found.state for row, found in some if not row.known]
+            counts = Counter(found.state for _, found in some)
+            states = " | ".join(str(counts[state]) for state in STATES)
+            name = f"`{who}`" if who else "**all**"
+            line = f"| {name} | {len(some)} | {states} | {len(fresh)} | {fresh.count('whole')} |"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Rows whose name begins so.")] = "",
+    write: Annotated[bool, typer.Option("--write", help="The score into README.md.")] = False,
+) -> None:
+    """Print what was found, the score, and the rows that are not as stated."""
+    rows: list[Row] = []
+    wrong = 0
+    for row in read_all():
+        if row.folder.name.startswith(only):
+            began = time.process_time()
+            found = measure(row)
+            rows.append((row, found))
+            stated = found.state == row.state
+            wrong += not stated
+            mark = " " if stated else "*"
+            spent = time.process_time() - began
+            head = f"{mark} {found.state:6} {row.who:11} {row.folder.name:28} {spent:4.1f} s  "
+            echo(head + found.said.replace("\n", " "))
+    echo("\n" + table(rows))
+    misses = [(row, found) for row, found in rows if found.state != "whole"]
+    echo("\nNot found whole:")
+    for row, found in misses:
+        echo(f"  {found.state:6} {row.report}: {row.fault} ({row.why or 'no reason is stated'})")
+    if write and not only and not wrong:
+        text = README.read_text()
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        README.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
+    if wrong:
+        echo(f"\n{wrong} rows are not as stated (*): correct what broke, or their `state`.")
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
