@@ -56,6 +56,10 @@ def measure_command(row: Command) -> Measured:
             (folder / "nemo-rl" / "ray.sub").write_text("exit 0\n")
         done: Any = SimpleNamespace(exit_code=0, output="")
         for line in row.commands:
+            if "{model}" in line:
+                from dumps import world
+
+                line = line.replace("{model}", str(world().folder / "model"))
             words = [word.replace("{here}", str(folder)) for word in line.split()]
             done = CliRunner().invoke(COMMAND, words)
         text = done.output

@@ -29,6 +29,7 @@ from updates import train_adapter  # noqa: E402
 from worlds import BOS, EOS, PAD, VOCABULARY, World, _prompts, _tokenizer  # noqa: E402
 
 ROWS, LENGTH = 32, 24  # of a dump of numbers
+CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}<assistant>"
 FOLDER = tempfile.TemporaryDirectory(prefix="incidents-")  # it goes with this process
 
 
@@ -58,6 +59,7 @@ def world() -> World:
             if "proj" in name:
                 weight *= 4
     tokenizer = _tokenizer()
+    tokenizer.chat_template = CHAT
     _save(model, tokenizer, folder / "model")
     older = LlamaForCausalLM(config).eval()
     older.load_state_dict(model.state_dict())
@@ -96,14 +98,22 @@ def measure_mismatch(row: Mismatch) -> Measured:
     names = [cause.name for cause in found.causes] or [found.verdict]
     places = [bucket.by for bucket in found.where]
     said = f"{' + '.join(names)}; where: {', '.join(places) or 'nowhere'}"
+    if found.candidates:
+        said += f"; it may be: {', '.join(found.candidates)}"
+    return Measured(_state(row, found.verdict, set(names), places, set(found.candidates)), said)
+
+
+def _state(row: Mismatch, verdict: str, names: set[str], places: list[str], may: set[str]) -> str:
+    """whole: each wanted cause and no other, or the wanted place; part: some of them, or a place."""
     wanted = row.expected
-    if wanted.causes and set(names) <= set(wanted.causes):
-        return Measured("whole", said)
-    if found.verdict == "unknown" and wanted.where in places and not wanted.causes:
-        return Measured("whole", said)
-    partly = set(names) & set(wanted.causes) or set(found.candidates) & set(wanted.causes)
-    located = found.verdict == "unknown" and places
-    return Measured("part" if partly or located else "missed", said)
+    causes = [{one.strip() for one in cause.split("|")} for cause in wanted.causes]
+    accepted = set().union(*causes)
+    if causes and names <= accepted and all(names & cause for cause in causes):
+        return "whole"
+    if not causes and verdict == "unknown" and wanted.where in places:
+        return "whole"
+    located = verdict == "unknown" and places
+    return "part" if (names | may) & accepted or located else "missed"
 
 
 def _kind(name: str) -> Kind:

@@ -92,7 +92,7 @@ class Verdict(Section):
 
 
 class Data(Incident):
-    """rows.jsonl (and validation.jsonl), reward.py's `reward(response, answer)`, or a template."""
+    """rows.jsonl (else sums; and validation.jsonl), reward.py's `reward(response, answer)`, or a template."""
 
     who: Literal["data"]
     prompt: str = "{} Put the answer into \\boxed{{}}."
@@ -104,7 +104,7 @@ class Data(Incident):
 
 
 class Cause(Section):
-    """Any of these names of `mismatch`, or where the difference is."""
+    """The names of `mismatch`, all of them (`a | b`: either), or where the difference is."""
 
     causes: list[str] = []
     where: str | None = None
@@ -144,7 +144,10 @@ class Said(Section):
 
 
 class Command(Incident):
-    """Lines of `nemo-algos`, in a copy of the row's folder; `{here}` is that copy."""
+    """Lines of `nemo-algos`, in a copy of the row's folder; `{here}` is that copy.
+
+    `{model}` is a folder with a small model.
+    """
 
     who: Literal["train", "slurm"]
     commands: Annotated[list[str], Field(min_length=1)]

@@ -23,7 +23,7 @@ from nemo_algos.preflight.check.data import (
 from nemo_algos.preflight.check.data.rows import Row
 from nemo_algos.preflight.check.data.verdict import Stage
 
-FORM = "\\boxed{}"
+ROWS = 61  # of sums, where a row has no rows.jsonl
 
 
 class Here(scoring.Judge):
@@ -53,7 +53,10 @@ class Here(scoring.Judge):
 
 
 def rows_of(file: Path) -> list[Row]:
-    """JSON lines with `problem` and `answer`."""
+    """JSON lines with `problem` and `answer`; sums, where there is no file."""
+    if not file.exists():
+        numbers = [37 * n % ROWS + 12 for n in range(ROWS)]
+        return [Row(n, "rows", f"{n} + {n % 7}?", str(n + n % 7)) for n in numbers]
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [Row(n, "rows", line["problem"], line["answer"]) for n, line in enumerate(lines, 1)]
 
@@ -76,7 +79,8 @@ def measure_data(row: Data) -> Measured:
             return Measured("whole", f"{v.outcome}: {v.message}"[:160])
     if of_stage:
         return Measured("part", f"{of_stage[0].outcome}: {of_stage[0].message}"[:160])
-    return Measured("missed", "; ".join(f"{v.outcome}: {v.message}" for v in found)[:160])
+    others = [v for v in found if v.stage == wanted.stage]
+    return Measured("missed", "; ".join(f"{v.outcome}: {v.message}" for v in others)[:160])
 
 
 def _rows(row: Data, folder: Path) -> None:
@@ -94,7 +98,7 @@ def _rows(row: Data, folder: Path) -> None:
 
 def _tokenizer(folder: Path, find: str, put: str) -> None:
     """A sound tokenizer's template with one part changed, beside the sound one as the model's."""
-    sound, changed = folder / "model", folder / "tokenizer"
+    sound, changed = folder / "sound", folder / "given"
     made = stand_in_tokenizer.byte_tokenizer()
     made.save_pretrained(sound)
     if find not in made.chat_template:
