@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import apply_overrides, find, read, resolve, select
 from nemo_algos.findings import ConfigError, Finding
+from nemo_algos.preflight.check.compose import compose
 from nemo_algos.preflight.check.judge import judge, judged_locally
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.release import Release, shipped
@@ -25,6 +26,7 @@ from nemo_algos.preflight.plan.nemo_rl_arguments import GPUS
 from nemo_algos.preflight.slurm.batch import seconds
 
 THEIRS = "examples/configs/"
+OURS = ("engine", "method", "nemo_rl", "old_policy", "rollout_correction", "mismatch")
 LEVELS = ("note", "warning", "error")
 # NeMo-RL's configs have the same interpolations everywhere: parsing them is a third of the time
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)
@@ -64,6 +66,13 @@ def findings(name: str, overrides: list[str], time: str | None) -> list[Finding]
 @functools.cache
 def _before(name: str) -> frozenset[tuple[str, str, str]]:
     return frozenset(tuple(f) for f in findings(name, [], None))
+
+
+def for_nemo_rl(row: Check) -> dict[str, Any]:
+    """The whole config as NeMo-RL gets it, without our sections."""
+    given = written(row.config, [one.replace("{here}", str(row.folder)) for one in row.overrides])
+    plain = compose(given, release()).plain
+    return {key: value for key, value in plain.items() if key not in OURS}
 
 
 def _near(path: str, key: str) -> bool:

@@ -1,14 +1,18 @@
 """Run the incidents: what nemo_algos says of public faults, and whether it is what each row states.
 
-    uv run --extra lab benchmarks/incidents/run.py [--only NAME] [--write]
+    uv run --extra lab benchmarks/incidents/run.py [--only NAME] [--clean]
+    uv run --extra lab benchmarks/incidents/run.py --nemo-rl FOLDER --python FILE [--write]
 
---only: rows whose name begins so (A,B). --write: the score into README.md. Exits with 1 if a row's
-measured state is not its stated one.
+--nemo-rl, --python: a checkout of NeMo-RL and a Python that can import it, which is asked about the
+same configs. --write: the score into README.md. Exits with 1 if a row's measured state is not its
+stated one.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -58,12 +62,31 @@ def measure(row: Any) -> Measured:
     return measure_evals(row) if row.who == "evals" else measure_command(row)
 
 
-def table(rows: list[Row]) -> str:
+def nemo_rl_says(rows: list[Row], checkout: Path, python: Path) -> dict[str, str]:
+    """By row of `check`: NeMo-RL's first error before it makes a cluster, or "starts"."""
+    from configs import for_nemo_rl
+
+    given = {row.folder.name: for_nemo_rl(row) for row, _ in rows if row.who == "check"}
+    made = subprocess.run(
+        [str(python), str(Path(__file__).parent / "theirs.py")],
+        input=json.dumps(given),
+        env={**os.environ, "PYTHONPATH": str(checkout), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    return json.loads(made.stdout)
+
+
+def table(rows: list[Row], says: dict[str, str]) -> str:
     """The score by part of the product, in Markdown."""
     lines = [
-        "| who | incidents | whole | part | missed | not known before | of these whole |",
-        "|---|---|---|---|---|---|---|",
+        "| who | incidents | whole | part | missed | not known before | of these whole "
+        "| NeMo-RL refuses |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    refused = sum(text != "starts" for text in says.values())
     for who in (*KINDS, ""):
         some = [(row, found) for row, found in rows if who in ("", row.who)]
         if some:
@@ -72,15 +95,22 @@ def table(rows: list[Row]) -> str:
             states = " | ".join(str(counts[state]) for state in STATES)
             name = f"`{who}`" if who else "**all**"
             line = f"| {name} | {len(some)} | {states} | {len(fresh)} | {fresh.count('whole')} |"
-            lines.append(line)
+            lines.append(f"{line} {refused if says and who == 'check' else ''} |")
     return "\n".join(lines)
 
 
 def main(
     only: Annotated[str, typer.Option(help="Rows whose name begins so; several with commas.")] = "",
+    clean: Annotated[bool, typer.Option("--clean", help="Count false alarms, too: a minute.")] = False,
+    nemo_rl: Annotated[Path | None, typer.Option(help="A checkout of NeMo-RL.")] = None,
+    python: Annotated[Path | None, typer.Option(help="A Python that can import it.")] = None,
     write: Annotated[bool, typer.Option("--write", help="The score into README.md.")] = False,
 ) -> None:
     """Print what was found, the score, and the rows that are not as stated."""
+    if bool(nemo_rl) != bool(python) or (write and (only or not nemo_rl)):
+        raise typer.BadParameter(
+            "--nemo-rl and --python belong together, and --write needs both, and all rows"
+        )
     rows: list[Row] = []
     wrong = 0
     for row in read_all():
@@ -94,16 +124,27 @@ def main(
             spent = time.process_time() - began
             head = f"{mark} {found.state:6} {row.who:11} {row.folder.name:28} {spent:4.1f} s  "
             echo(head + found.said.replace("\n", " "))
-    echo("\n" + table(rows))
+    says = nemo_rl_says(rows, nemo_rl, python) if nemo_rl and python else {}
+    for name, text in says.items():
+        if text != "starts":
+            echo(f"NeMo-RL refuses {name}: {text}".replace("\n", " "))
+    score = table(rows, says)
+    echo("\n" + score)
     misses = [(row, found) for row, found in rows if found.state != "whole"]
     echo("\nNot found whole:")
     for row, found in misses:
         echo(f"  {found.state:6} {row.report}: {row.fault} ({row.why or 'no reason is stated'})")
-    if write and not only and not wrong:
+    if clean:
+        from clean import count
+
+        lines = count()
+        echo("\n" + "\n".join(lines))
+        score += "\n\nFalse alarms: " + "; ".join(line for line in lines if line[0] != " ") + "."
+    if write and not wrong:
         text = README.read_text()
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
-        README.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
+        README.write_text(f"{before}{BEGIN}\n{score}\n{END}{after}")
     if wrong:
         echo(f"\n{wrong} rows are not as stated (*): correct what broke, or their `state`.")
         raise typer.Exit(1)
