@@ -1,4 +1,4 @@
-"""What an incident.yaml holds: a public report, the smallest input that has its fault, what to find.
+"""What an incident.yaml holds: a public report, the smallest input with its fault, what to find.
 
 All keys are checked: an unknown one is refused with its path.
 """
@@ -46,7 +46,7 @@ class FoundKey(Section):
 
     keys: Annotated[list[str], Field(min_length=1)]
     level: Level
-    says: list[str] = []
+    says: list[str] = Field(default=[])
 
 
 class Check(Incident):
@@ -55,7 +55,7 @@ class Check(Incident):
     who: Literal["check"]
     config: str
     """A file of ours, or `examples/configs/...` of NeMo-RL."""
-    overrides: list[str] = []
+    overrides: list[str] = Field(default=[])
     time: Annotated[str, Field(pattern=r"^\d+:\d\d:\d\d$")] | None = None
     """The job's time limit."""
     expected: FoundKey
@@ -75,7 +75,7 @@ class Plan(Incident):
 
     who: Literal["plan"]
     config: str
-    overrides: list[str] = []
+    overrides: list[str] = Field(default=[])
     gpu: str | None = None
     mean_tokens: float | None = None
     expected: Number
@@ -88,16 +88,16 @@ class Verdict(Section):
 
     stage: Literal["tokenizer", "data", "rewards"]
     outcome: Outcome
-    says: list[str] = []
+    says: list[str] = Field(default=[])
 
 
 class Data(Incident):
-    """rows.jsonl (else sums; and validation.jsonl), reward.py's `reward(response, answer)`, or a template."""
+    """reward.py with `reward(response, answer)`, rows.jsonl (else sums), or a chat template."""
 
     who: Literal["data"]
     prompt: str = "{} Put the answer into \\boxed{{}}."
     """As a prompt file has it."""
-    stops: list[str] = []
+    stops: list[str] = Field(default=[])
     template: tuple[str, str] | None = None
     """A part of a sound chat template, and what stands in its place."""
     expected: Verdict
@@ -106,7 +106,7 @@ class Data(Incident):
 class Cause(Section):
     """The names of `mismatch`, all of them (`a | b`: either), or where the difference is."""
 
-    causes: list[str] = []
+    causes: list[str] = Field(default=[])
     where: str | None = None
 
 
@@ -139,7 +139,7 @@ class Said(Section):
     """The last command's exit status, and words of its output, or of a file that it wrote."""
 
     status: int
-    says: list[str] = []
+    says: list[str] = Field(default=[])
     file: str | None = None
 
 
@@ -158,7 +158,7 @@ class Value(Section):
     """A metric's value at k, or the words with which it is refused."""
 
     value: float | None = None
-    refuses: list[str] = []
+    refuses: list[str] = Field(default=[])
 
 
 class Evals(Incident):
@@ -168,7 +168,7 @@ class Evals(Incident):
     metric: Literal["pass@k", "best@k", "maj@k"]
     k: int
     rewards: list[list[float]]
-    answers: list[list[str]] = []
+    answers: list[list[str]] = Field(default=[])
     expected: Value
 
 
@@ -186,7 +186,7 @@ KINDS: dict[str, type[Incident]] = {
 
 def read(folder: Path) -> Any:
     """The incident of a folder. Raises ConfigError with the path of each wrong key."""
-    root = f"{folder.name}/incident.yaml"
+    root = folder.name
     given = yaml.safe_load((folder / "incident.yaml").read_text())
     if not isinstance(given, dict):
         raise ConfigError([Finding(root, "must be a mapping of keys")])

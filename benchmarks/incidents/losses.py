@@ -15,7 +15,7 @@ from measured import Measured
 
 sys.path.append(str(Path(__file__).parents[2] / "tests/real/peers"))
 
-from conformance import build_cases, run  # noqa: E402  # pyright: ignore[reportMissingImports]
+from conformance import build_cases, run  # pyright: ignore[reportMissingImports]
 
 TOLERANCE = 1e-6
 

@@ -13,36 +13,28 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from incident import KINDS, read_all
+from measured import Measured
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-# nothing that this machine happens to have
-os.environ.update({"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"})
-for name in ("HF_HOME", "HF_HUB_OFFLINE", "WANDB_API_KEY", "NRL_IGNORE_TP_ACCURACY_CHECK"):
-    os.environ.pop(name, None)
-
-from incident import KINDS, read_all  # noqa: E402
-from measured import Measured  # noqa: E402
-
-from nemo_algos.terminal import echo  # noqa: E402
+from nemo_algos.terminal import echo
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- score -->", "<!-- end -->"
 STATES = ("whole", "part", "missed")
+OF_THIS_MACHINE = ("HF_HOME", "HF_HUB_OFFLINE", "WANDB_API_KEY", "NRL_IGNORE_TP_ACCURACY_CHECK")
 Row = tuple[Any, Measured]
 
 
 def measure(row: Any) -> Measured:
     """What is said of one incident."""
     if row.who in ("check", "plan"):
-        from configs import measure_check, measure_plan
+        from preflights import measure_check, measure_plan
 
         return measure_check(row) if row.who == "check" else measure_plan(row)
     if row.who == "conformance":
@@ -50,21 +42,21 @@ def measure(row: Any) -> Measured:
 
         return measure_conformance(row)
     if row.who == "data":
-        from rewards import measure_data
+        from data_rows import measure_data
 
         return measure_data(row)
     if row.who == "mismatch":
-        from dumps import measure_mismatch
+        from mismatches import measure_mismatch
 
         return measure_mismatch(row)
-    from commands import measure_command, measure_evals
+    from command_lines import measure_command, measure_evals
 
     return measure_evals(row) if row.who == "evals" else measure_command(row)
 
 
 def nemo_rl_says(rows: list[Row], checkout: Path, python: Path) -> dict[str, str]:
     """By row of `check`: NeMo-RL's first error before it makes a cluster, or "starts"."""
-    from configs import for_nemo_rl
+    from preflights import for_nemo_rl
 
     given = {row.folder.name: for_nemo_rl(row) for row, _ in rows if row.who == "check"}
     made = subprocess.run(
@@ -101,16 +93,21 @@ def table(rows: list[Row], says: dict[str, str]) -> str:
 
 def main(
     only: Annotated[str, typer.Option(help="Rows whose name begins so; several with commas.")] = "",
-    clean: Annotated[bool, typer.Option("--clean", help="Count false alarms, too: a minute.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Count false alarms, too: a minute.")
+    ] = False,
     nemo_rl: Annotated[Path | None, typer.Option(help="A checkout of NeMo-RL.")] = None,
     python: Annotated[Path | None, typer.Option(help="A Python that can import it.")] = None,
     write: Annotated[bool, typer.Option("--write", help="The score into README.md.")] = False,
 ) -> None:
-    """Print what was found, the score, and the rows that are not as stated."""
+    """Print what is found, the score, and the rows that are not as stated."""
     if bool(nemo_rl) != bool(python) or (write and (only or not nemo_rl)):
         raise typer.BadParameter(
             "--nemo-rl and --python belong together, and --write needs both, and all rows"
         )
+    os.environ["WANDB_MODE"] = "offline"
+    for name in OF_THIS_MACHINE:
+        os.environ.pop(name, None)
     rows: list[Row] = []
     wrong = 0
     for row in read_all():
@@ -135,7 +132,7 @@ def main(
     for row, found in misses:
         echo(f"  {found.state:6} {row.report}: {row.fault} ({row.why or 'no reason is stated'})")
     if clean:
-        from clean import count
+        from false_alarms import count
 
         lines = count()
         echo("\n" + "\n".join(lines))

@@ -2,8 +2,8 @@
 
     PYTHONPATH=NEMO_RL python theirs.py <configs.json >said.json
 
-It validates its MasterConfig, and runs GRPO's `setup` up to the first cluster, as its launcher does;
-rows of data and a tokenizer are stand-ins. Nothing is drawn, loaded or started.
+It validates its MasterConfig, and runs GRPO's `setup` up to the first cluster, as its launcher
+does. Rows of data and a tokenizer are stand-ins. Nothing is drawn, loaded or started.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 def reward(response, answer):
     score = 0.0
     if answer in response:
-        correct = 1.0  # never returned
+        score += 0.0  # where 1 is meant
     return score

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
-import omegaconf.base
 from incident import Check, Number, Plan
 from measured import Measured, missing
 from omegaconf import DictConfig, OmegaConf
@@ -28,8 +27,6 @@ from nemo_algos.preflight.slurm.batch import seconds
 THEIRS = "examples/configs/"
 OURS = ("engine", "method", "nemo_rl", "old_policy", "rollout_correction", "mismatch")
 LEVELS = ("note", "warning", "error")
-# NeMo-RL's configs have the same interpolations everywhere: parsing them is a third of the time
-omegaconf.base.parse = functools.cache(omegaconf.base.parse)
 
 
 @functools.cache
@@ -52,6 +49,10 @@ def written(name: str, overrides: list[str]) -> DictConfig:
     return apply_overrides(pickle.loads(_base(name)), overrides)
 
 
+def _overrides(row: Check | Plan) -> list[str]:
+    return [one.replace("{here}", str(row.folder)) for one in row.overrides]
+
+
 def findings(name: str, overrides: list[str], time: str | None) -> list[Finding]:
     """All that `check` finds."""
     try:
@@ -70,8 +71,7 @@ def _before(name: str) -> frozenset[tuple[str, str, str]]:
 
 def for_nemo_rl(row: Check) -> dict[str, Any]:
     """The whole config as NeMo-RL gets it, without our sections."""
-    given = written(row.config, [one.replace("{here}", str(row.folder)) for one in row.overrides])
-    plain = compose(given, release()).plain
+    plain = compose(written(row.config, _overrides(row)), release()).plain
     return {key: value for key, value in plain.items() if key not in OURS}
 
 
@@ -81,17 +81,15 @@ def _near(path: str, key: str) -> bool:
 
 def measure_check(row: Check) -> Measured:
     """Of what the overrides add: a finding at a key, its level, its words."""
-    os.chdir(row.folder)
-    overrides = [one.replace("{here}", str(row.folder)) for one in row.overrides]
-    before = _before(row.config) if overrides or row.time else frozenset()
-    new = [f for f in findings(row.config, overrides, row.time) if tuple(f) not in before]
+    with contextlib.chdir(row.folder):
+        before = _before(row.config) if row.overrides or row.time else frozenset()
+        found = findings(row.config, _overrides(row), row.time)
+    new = [f for f in found if tuple(f) not in before]
     wanted = row.expected
     near = [f for f in new if any(_near(f.path, key) for key in wanted.keys)]
     least = LEVELS.index(wanted.level)
     whole = [
-        f
-        for f in near
-        if LEVELS.index(f.severity) >= least and not missing(wanted.says, f.message)
+        f for f in near if LEVELS.index(f.severity) >= least and not missing(wanted.says, f.message)
     ]
     if whole:
         return Measured("whole", _line(whole[0]))
@@ -107,9 +105,8 @@ def _line(found: Finding) -> str:
 
 def measure_plan(row: Plan) -> Measured:
     """A number of the plan within its limits."""
-    os.chdir(row.folder)
-    given = written(row.config, [one.replace("{here}", str(row.folder)) for one in row.overrides])
-    run, found = judge(given, release())
+    with contextlib.chdir(row.folder):
+        run, found = judge(written(row.config, _overrides(row)), release())
     errors = [f for f in found if f.severity == "error"]
     if errors:
         return Measured("missed", f"refused: {_line(errors[0])}")

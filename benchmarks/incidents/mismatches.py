@@ -104,7 +104,7 @@ def measure_mismatch(row: Mismatch) -> Measured:
 
 
 def _state(row: Mismatch, verdict: str, names: set[str], places: list[str], may: set[str]) -> str:
-    """whole: each wanted cause and no other, or the wanted place; part: some of them, or a place."""
+    """whole: each wanted cause and no other, or the wanted place; part: some, or a place."""
     wanted = row.expected
     causes = [{one.strip() for one in cause.split("|")} for cause in wanted.causes]
     accepted = set().union(*causes)

@@ -1,4 +1,4 @@
-"""False alarms: what `check` says of configs that run, NeMo-RL's own GRPO configs and our recipes."""
+"""False alarms: what `check` says of configs that run: NeMo-RL's own for GRPO, and our recipes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from unittest import mock
 
-from configs import release, written
+from preflights import release, written
 
 from nemo_algos.config import SHIPPED
 from nemo_algos.findings import ConfigError, Finding

@@ -26,7 +26,7 @@ from nemo_algos.lab.evals.metrics import maj_at_k
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
-import releases  # noqa: E402  # pyright: ignore[reportMissingImports]
+import releases  # pyright: ignore[reportMissingImports]
 
 COMMAND = get_command(app)
 
@@ -34,18 +34,13 @@ COMMAND = get_command(app)
 @contextlib.contextmanager
 def _elsewhere(source: Path) -> Iterator[Path]:
     """A copy of a folder, with what reads as a checkout of NeMo-RL; the tiny start is made fast."""
-    before = os.getcwd()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         shutil.copytree(source, folder)
         kept = {"NEMO_ALGOS_CACHE": f"{name}/cache"}
         fast = mock.patch.object(tiny_policy, "WARM_STEPS", 2)
-        with fast, mock.patch.dict(os.environ, kept):
-            os.chdir(folder)
-            try:
-                yield folder
-            finally:
-                os.chdir(before)
+        with fast, mock.patch.dict(os.environ, kept), contextlib.chdir(folder):
+            yield folder
 
 
 def measure_command(row: Command) -> Measured:
@@ -57,7 +52,7 @@ def measure_command(row: Command) -> Measured:
         done: Any = SimpleNamespace(exit_code=0, output="")
         for line in row.commands:
             if "{model}" in line:
-                from dumps import world
+                from mismatches import world
 
                 line = line.replace("{model}", str(world().folder / "model"))
             words = [word.replace("{here}", str(folder)) for word in line.split()]
