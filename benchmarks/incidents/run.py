@@ -105,7 +105,7 @@ def main(
         raise typer.BadParameter(
             "--nemo-rl and --python belong together, and --write needs both, and all rows"
         )
-    os.environ["WANDB_MODE"] = "offline"
+    os.environ |= {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}  # before torch is loaded
     for name in OF_THIS_MACHINE:
         os.environ.pop(name, None)
     rows: list[Row] = []
