@@ -199,9 +199,7 @@ def split_sequences(run: Preflight) -> Iterator[Finding]:
     path = "policy.make_sequence_length_divisible_by"
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
-    # unpacked rows are padded to this divisor; those of dynamic batching to one of its own
-    padded = packed or (a.sequence_parallel and run.packing != "dynamic_batching")
-    if run.megatron and padded and run[path] % needed:
+    if run.megatron and packed and run[path] % needed:
         yield error(
             path,
             f"{run[path]} is not a multiple of {needed} (2 x CP with context parallelism, times "
