@@ -81,6 +81,7 @@ def test_a_batchs_differences(gap):
 
 
 SAMPLING = ["grpo.use_dynamic_sampling=true", "grpo.batch_multiplier=3"]
+SAMPLING += ["grpo.num_generations_per_prompt=16"]
 
 
 @pytest.mark.parametrize(
