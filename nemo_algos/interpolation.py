@@ -52,7 +52,8 @@ _COUNTING = 0  # how many `limited` are open in this process
 _LOCK = Lock()
 _evaluate = Container._evaluate_custom_resolver
 _look_up = Container._resolve_node_interpolation
-_parse = omegaconf.base.parse
+_PARSERS_USER: Any = omegaconf.base
+_parse = _PARSERS_USER.parse
 # values are counted, then read, and NeMo-RL's configs have the same interpolations everywhere
 _parse_once = functools.lru_cache(maxsize=1000)(_parse)
 
@@ -80,7 +81,7 @@ def _count(more: int) -> None:
         _COUNTING += more
         Container._evaluate_custom_resolver = _evaluate_resolver if _COUNTING else _evaluate
         Container._resolve_node_interpolation = _resolve_node if _COUNTING else _look_up
-        omegaconf.base.parse = _parse_once if _COUNTING else _parse
+        _PARSERS_USER.parse = _parse_once if _COUNTING else _parse
 
 
 @contextmanager
