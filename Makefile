@@ -1,4 +1,4 @@
-.PHONY: check test test-long test-peers test-trl conformance test-nemo test-commits test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly
+.PHONY: check test test-long test-peers test-trl conformance test-nemo test-commits test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly incidents
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -66,6 +66,9 @@ stack-demo:  ## a run inside NeMo-RL, all of it but the GPU: CONFIG=nemo_rl.yaml
 
 mutants:  ## planted mistakes, each of which must turn a test red (some minutes)
 	uv run python tests/mutants.py
+
+incidents:  ## public faults of RL stacks, and what is said of each (a minute)
+	uv run --extra lab benchmarks/incidents/run.py
 
 test-gpu:  ## what only a GPU shows: kernels, losses, the engine on CUDA (a minute)
 	uv run pytest -q -o addopts="" tests/real/gpu

@@ -20,7 +20,7 @@ from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, Forward
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 B, S = 8, 4096
@@ -50,7 +50,7 @@ def loss_batch(name: str) -> tuple[AlgorithmLoss, dict[str, torch.Tensor], torch
     old = -1 - torch.rand(B, S)
     ones = torch.ones(B, S)
     estimator = Estimator(algorithm)
-    estimator.entropy = torch.rand(B, S)
+    estimator.forward = Forward(torch.rand(B, S))
     rewards = (torch.arange(B) % 3 == 0).float()
     prompts = torch.arange(2).repeat_interleave(B // 2)[:, None]
     ref = old + 0.1 * torch.randn(B, S)

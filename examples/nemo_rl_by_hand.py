@@ -20,7 +20,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
 from nemo_algos import build
-from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
+from nemo_algos.engines.nemo.estimator import Estimator, Forward, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 NO_KL = {"reference_policy_kl_penalty": 0.0}
@@ -74,7 +74,7 @@ def in_a_run(name: str, logprobs: Tensor, batch: Batch) -> Tensor:
     algorithm = build({"name": name})
     data = columns(batch)
     estimator = Estimator(algorithm)
-    estimator.entropy = shifted(batch.entropy)
+    estimator.forward = Forward(shifted(batch.entropy))
     advantages = tensor_of(
         estimator.compute_advantage(
             prompt_ids=batch.group[:, None],

@@ -16,7 +16,8 @@ FOLDER = ROOT / "nemo_algos" / "engines" / "nemo"
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- replaced -->\n", "<!-- end -->"
 CHANGES = ("replace_attributes", "setattr", "run_path", "modified_class", "__ray_actor_class__")
-OWN = ("self", "cls", "estimator", "policy", "config", "of_words")  # ours, or made by the trial
+# ours, or made by the trial
+OWN = ("self", "cls", "estimator", "step", "policy", "config", "of_words")
 
 # place: what of NeMo-RL, and as long as what
 RUN = "a run"

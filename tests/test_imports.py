@@ -25,7 +25,7 @@ GROUND = {
     *{"config", "extras", "interpolation"},
     *{"jsonl", "page", "processes", "style", "terminal", "untrusted"},
 }
-CORE = {"algorithms.core", "algorithms.rollouts"}
+CORE = {"algorithms.core", "algorithms.rollouts", "algorithms.shapes"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
     "page": set(),
@@ -39,8 +39,9 @@ ALLOWED = {
     "interpolation": FINDINGS,
     "config": {"findings", "interpolation"},
     "jsonl": {"findings", "untrusted"},
+    "algorithms.shapes": set(),
     "algorithms.core": CORE,
-    "algorithms.rollouts": {"algorithms.core"},
+    "algorithms.rollouts": {"algorithms.core", "algorithms.shapes"},
     # its table of names has `countdown`, and those that run code
     "engines.rewards": {"engines.rewards", "engines.data", "engines.execution", "findings"},
     "engines.execution": {"engines.execution", "engines.rewards"},

@@ -24,7 +24,8 @@ class Keeping(PolicyProxy):
 
     def train(self, data: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As `PolicyProxy.train`."""
-        rollouts = self._estimator.last_rollouts
+        assert self._estimator.step is not None
+        rollouts = self._estimator.step.rollouts
         kept = {
             "method": self._estimator.algorithm.name,
             "loss_fn": self._loss.model_dump(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerSequence
 
 
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
@@ -76,7 +78,7 @@ class Algorithm(Kernel):
         names += [weighted.term.name for weighted in self.terms]
         return "+".join(dict.fromkeys(names))
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
         """Inputs needed by the components, the loss terms and the correction."""
         rest = needs_of_rest(self.base.method) | needs_of_rest(self.bounds.method)
@@ -246,7 +248,7 @@ def check_inputs(
         _check_unit(name, rollouts.column(column))
 
 
-def _check_unit(name: str, rewards: Tensor) -> None:
+def _check_unit(name: str, rewards: PerSequence) -> None:
     outside = (rewards < -core.groups.EPS) | (rewards > 1 + core.groups.EPS)
     if outside.any():
         row = int(outside.nonzero()[0])
@@ -265,6 +267,6 @@ def _check_logprobs(name: str, values: Tensor | None, rollouts: Rollouts) -> Non
         raise ValueError(POSITIVE.format(name=name, value=float(values[positive].max())))
 
 
-def _all_finite(values: Tensor, mask: Tensor) -> bool:
+def _all_finite(values: Tensor, mask: Mask) -> bool:
     """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
     return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())

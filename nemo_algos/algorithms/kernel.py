@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 INFINITE = (float("inf"), float("inf"))
 Memory = Mapping[str, Any]  # what JSON holds: numbers, texts, lists and dictionaries by text
@@ -86,7 +87,7 @@ class Shaped(NamedTuple):
     which bound acts; it is A' itself, or A where reweight sets A' to 0 beyond a bound.
     """
 
-    log_ratio: Tensor
+    log_ratio: PerToken
     advantages: Tensor
     clip_log_ratio: Tensor
     low: Tensor | float
@@ -110,12 +111,12 @@ def clip_bounds(params: ClipParams) -> tuple[float, float]:
     return params.clip_low, params.clip_high
 
 
-def token_log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
+def token_log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: Params) -> Tensor:
     """Each token its own ratio, log r' = l_t, [B,S]."""
     return log_ratio
 
 
-def keep_advantages(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
+def keep_advantages(log_ratio: PerToken, mask: Mask, signals: Signals, params: Params) -> Tensor:
     """A' = A."""
     return signals.advantages
 
@@ -269,7 +270,7 @@ class Kernel:
             return value
         return value[:, None]
 
-    def transform(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
+    def transform(self, log_ratio: PerToken, mask: Mask, signals: Signals) -> Shaped:
         """The worker half: log r' and A' from the token log-ratio l [B,S], in its dtype.
 
         l is clamped, and 0 off the mask. Nothing but l and the signals of these rows is used, so
@@ -288,7 +289,7 @@ class Kernel:
             clip_sign=signals.advantages if method.clips == "weight" else advantages,
         )
 
-    def _selected(self, name: str, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Tensor:
+    def _selected(self, name: str, log_ratio: PerToken, mask: Mask, signals: Signals) -> Tensor:
         """The result of a function of the worker half, with 0 off the mask, where it may be NaN."""
         method, params = self.base
         value = getattr(method, name)(log_ratio, mask, signals, params)
@@ -304,7 +305,7 @@ class Kernel:
             return (shaped.low, shaped.high)
         return INFINITE
 
-    def surrogate(self, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
+    def surrogate(self, shaped: Shaped, logprobs: PerToken, mask: Mask) -> Tensor:
         """The terms whose mean is J, per token [B,S] or per sequence [B,1]."""
         if self.base.form == "logprob":
             dtype = core.surrogate.working_dtype(logprobs)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.metrics import Stats
     from nemo_algos.algorithms.core.surrogate import Counts
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 class Loss(NamedTuple):
@@ -36,10 +37,10 @@ class Loss(NamedTuple):
 
 def batch_loss(
     method: Algorithm | Method | dict[str, Any] | str,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
     config: LossConfig | Mapping[str, Any] = LossConfig(),
-    entropy: Tensor | None = None,
+    entropy: PerToken | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
 
@@ -82,12 +83,12 @@ def _cut_groups(rollouts: Rollouts) -> str:
 
 def policy_loss(
     algorithm: Algorithm,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
     signals: Signals,
     counts: Counts,
     config: LossConfig | Mapping[str, Any] = LossConfig(),
-    entropy: Tensor | None = None,
+    entropy: PerToken | None = None,
 ) -> Loss:
     """The loss of these sequences, with its statistics.
 
@@ -128,12 +129,12 @@ def policy_loss(
 
 def _check_arguments(
     algorithm: Algorithm,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
     signals: Signals,
     counts: Counts,
     config: LossConfig,
-    entropy: Tensor | None,
+    entropy: PerToken | None,
 ) -> None:
     """Raises ValueError where the arguments of `policy_loss` do not go together."""
     weighed = config.use_importance_sampling_correction
@@ -198,7 +199,7 @@ def _check_signals(
         )
 
 
-def _finite_mask(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
+def _finite_mask(logprobs: PerToken, rollouts: Rollouts, config: LossConfig) -> Tensor:
     """The mask without response tokens whose log-probs are NaN or infinite.
 
     Raises ValueError for log-probs above 0; FloatingPointError where there are any that are not
@@ -231,10 +232,10 @@ def _finite_mask(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Te
 
 def _weights(
     algorithm: Algorithm,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
     signals: Signals,
-    mask: Tensor,
+    mask: Mask,
     config: LossConfig,
 ) -> Tensor | None:
     """What the gains are multiplied by, [B,S] or [B,1]; None: by 1."""
@@ -256,12 +257,12 @@ def _weights(
 
 def _penalty(
     algorithm: Algorithm,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
-    mask: Tensor,
+    mask: Mask,
     counts: Counts,
     config: LossConfig,
-    log_ratio: Tensor,
+    log_ratio: PerToken,
 ) -> dict[str, Tensor]:
     """kl_coef KL(pi || pi_ref), where there is one."""
     coef = config.reference_policy_kl_penalty
@@ -274,13 +275,13 @@ def _penalty(
 
 
 def _stats(
-    log_ratio: Tensor,
+    log_ratio: PerToken,
     shaped: Shaped,
-    logprobs: Tensor,
+    logprobs: PerToken,
     rollouts: Rollouts,
-    mask: Tensor,
+    mask: Mask,
     limit: float,
-    entropy: Tensor | None,
+    entropy: PerToken | None,
 ) -> Stats:
     log_ratio = log_ratio.detach()
     logprobs = logprobs.detach()

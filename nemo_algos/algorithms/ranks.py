@@ -25,6 +25,7 @@ from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import TENSORS, Rollouts
+from nemo_algos.algorithms.shapes import Mask
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -75,7 +76,7 @@ def rank_signals(
     return replace(rollouts, **known), signals.map(mine)
 
 
-def rank_counts(mask: Tensor, group: ProcessGroup | None = None) -> Counts:
+def rank_counts(mask: Mask, group: ProcessGroup | None = None) -> Counts:
     """The counts of an optimizer batch of which each rank has some rows, mask [B,S]."""
     found = _of_all_ranks(astuple(Counts.of(mask)), group)
     return Counts(*(sum(values) for values in zip(*found, strict=True)))

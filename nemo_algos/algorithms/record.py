@@ -13,6 +13,8 @@ from nemo_algos.findings import Section, did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.algorithms.shapes import Mask
+
 Slot = Literal["advantages", "bounds", "loss"]
 Std = Literal["sample", "population", "none"]
 T = TypeVar("T")
@@ -182,7 +184,7 @@ def check_signals(kernel: Any, found: Mapping[str, Any], kind: type) -> None:
                 raise ValueError(f"{name} must give a tensor or a number, but gave a {got}")
 
 
-def check_shape(kernel: Any, name: str, value: Tensor, shape: Any, mask: Tensor) -> None:
+def check_shape(kernel: Any, name: str, value: Tensor, shape: Any, mask: Mask) -> None:
     """Raises ValueError where a value has another shape than declared, or is not a number.
 
     A bound may be infinite, which clips nothing; it may not be below 0.
@@ -229,7 +231,7 @@ def check_constant_bounds(kernel: Any) -> None:
         )
 
 
-def check_shaped(method: Any, name: str, value: Any, mask: Tensor) -> None:
+def check_shaped(method: Any, name: str, value: Any, mask: Mask) -> None:
     """Raises ValueError where a function of the worker half gave no tensor [B,S] or [B,1]."""
     rows, positions = mask.shape
     shape = getattr(value, "shape", None)

@@ -6,7 +6,7 @@ import hashlib
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.core.groups import Groups
+from nemo_algos.algorithms.shapes import Mask, PerSequence, PerToken
 
 TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
     "group": True,
@@ -75,7 +76,7 @@ def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _turn_rewards(given: Any, mask: Tensor) -> Tensor | None:
+def _turn_rewards(given: Any, mask: Mask) -> Tensor | None:
     """[B,T] in float64."""
     earned = _tensor("turn_rewards", given)
     if earned is None:
@@ -90,7 +91,7 @@ def _turn_rewards(given: Any, mask: Tensor) -> Tensor | None:
     return earned.double()
 
 
-def _turns(given: Tensor | None, by_turn: bool, mask: Tensor) -> Tensor | None:
+def _turns(given: Tensor | None, by_turn: bool, mask: Mask) -> Tensor | None:
     """The given turns; else, with rewards by turn, each unbroken run of the mask is one."""
     if given is None:
         return core.turns.runs(mask) if by_turn else None
@@ -117,7 +118,7 @@ def _check_kind(name: str, value: Tensor | None) -> None:
         raise ValueError(f"{name} has dtype {value.dtype}. Convert it to float32 or bfloat16.")
 
 
-def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -> None:
+def _check_shape(name: str, value: Tensor | None, mask: Mask, per_row: bool) -> None:
     shape = mask.shape[:1] if per_row else mask.shape
     if value is not None and value.shape != shape:
         each = "one value per sequence" if per_row else "one per token"
@@ -128,7 +129,7 @@ def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -
 
 
 def _parts(
-    given: Mapping[str, Any] | None, weights: Mapping[str, float] | None, mask: Tensor
+    given: Mapping[str, Any] | None, weights: Mapping[str, float] | None, mask: Mask
 ) -> dict[str, Tensor] | None:
     """Each part of the reward in float64; weights of parts that are there."""
     unknown = (weights or {}).keys() - (given or {}).keys()
@@ -234,19 +235,19 @@ class Rollouts:
     """
 
     group: Tensor
-    rewards: Tensor
-    mask: Tensor
-    old_logprobs: Tensor
-    ref_logprobs: Tensor | None = None
-    entropy: Tensor | None = None
-    gen_logprobs: Tensor | None = None
+    rewards: PerSequence
+    mask: Mask
+    old_logprobs: PerToken
+    ref_logprobs: PerToken | None = None
+    entropy: PerToken | None = None
+    gen_logprobs: PerToken | None = None
     rollout_is_weights: Tensor | None = None
-    sample_mask: Tensor | None = None
+    sample_mask: PerSequence | None = None
     reward_parts: Mapping[str, Tensor] | None = None
     reward_weights: Mapping[str, float] | None = None
     prompt: Tensor | None = None
     drift: Tensor | None = None
-    outcomes: Tensor | None = None
+    outcomes: PerSequence | None = None
     turn: Tensor | None = None
     last_turn: Tensor | None = None
     turn_rewards: Tensor | None = None
@@ -265,14 +266,15 @@ class Rollouts:
 
     def __getitem__(self, rows: Tensor | slice) -> Rollouts:
         """The sub-batch of these rows (indices [N], a bool mask [B], or a slice)."""
-        values = {name: getattr(self, name) for name in TENSORS}
+        part = object.__new__(type(self))  # without a check: rows of what is valid are
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor):
+                value = value[rows]
+            object.__setattr__(part, field.name, value)
         parts = self.reward_parts and {k: v[rows] for k, v in self.reward_parts.items()}
-        values["turn_rewards"] = self.turn_rewards
-        rest = {}
-        for k, v in values.items():
-            if v is not None:
-                rest[k] = v[rows]
-        return replace(self, **rest, reward_parts=parts)
+        object.__setattr__(part, "reward_parts", parts)
+        return part
 
     def column(self, name: str | None) -> Tensor:
         """[B] float64: the part of the reward of this name, None: the outcome; or ValueError."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.surrogate import difference
 from nemo_algos.algorithms.kernel import Signals
+from nemo_algos.algorithms.shapes import Mask, PerToken
 
 FILE = "trace.jsonl"
 RESPONSES = 8  # of a prompt
@@ -35,7 +36,7 @@ def traced_rows(group: Tensor, prompts: int) -> Tensor:
 
 
 def tokens_of(
-    algorithm: Algorithm, mask: Tensor, old_logprobs: Tensor, signals: Signals, logprobs: Tensor
+    algorithm: Algorithm, mask: Mask, old_logprobs: PerToken, signals: Signals, logprobs: PerToken
 ) -> dict[str, Tensor]:
     """advantage, ratio, low, high and cut, [N,S]; logprobs [N,S]: log pi after the updates."""
     logprobs = logprobs.detach().requires_grad_()
@@ -55,7 +56,7 @@ def tokens_of(
 
 
 def line(
-    about: dict[str, Any], mask: Tensor, entropy: Tensor | None, tokens: dict[str, Tensor]
+    about: dict[str, Any], mask: Mask, entropy: Tensor | None, tokens: dict[str, Tensor]
 ) -> dict[str, Any]:
     """A response's line; mask, entropy and tokens (see tokens_of) [S]; about: the other keys."""
     values: dict[str, Any] = {"entropy": None if entropy is None else _numbers(entropy[mask])}

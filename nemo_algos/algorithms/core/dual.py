@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
+from nemo_algos.algorithms.shapes import PerSequence
 
 MAX_STEPS = 60  # Newton needs 4 to 8; bisection alone, its safeguard, some 50
 REACH = 60.0  # the bracket of log(beta) on each side of the small-radius solution
 
 
-def kl_radius(rewards: Tensor, groups: Groups, delta: float, max_kl_fraction: float) -> Tensor:
+def kl_radius(rewards: PerSequence, groups: Groups, delta: float, max_kl_fraction: float) -> Tensor:
     """[G] radius = min(delta, max_kl_fraction * -log(share of sequences with the best reward)).
 
     Re-weighting a group cannot reach a larger KL than -log share: there the dual has no interior
@@ -19,7 +20,7 @@ def kl_radius(rewards: Tensor, groups: Groups, delta: float, max_kl_fraction: fl
     return (-max_kl_fraction * groups.mean(best).log()).clamp(max=delta)
 
 
-def solve(rewards: Tensor, groups: Groups, radius: Tensor) -> tuple[Tensor, Tensor]:
+def solve(rewards: PerSequence, groups: Groups, radius: Tensor) -> tuple[Tensor, Tensor]:
     """The minimiser of f(lambda) = lambda (radius + log mean exp(R / lambda)) and its advantages.
 
     rewards [B] float64, radius [G]. Returns A [B] = R / lambda - log mean exp(R / lambda) and

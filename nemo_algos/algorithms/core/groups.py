@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nemo_algos.algorithms.shapes import PerSequence
+
 EPS = 1e-6  # added to every standard deviation
 AdvantageStd = Literal["sample", "population", "none"]
 
@@ -50,18 +52,18 @@ class Groups:
         centred = values - self.mean(values)[self.index]
         return (self.sum(centred.square()) / (self.count - dof).clamp(min=1)).sqrt()
 
-    def tolerance(self, rewards: Tensor) -> Tensor:
+    def tolerance(self, rewards: PerSequence) -> Tensor:
         """[B] -> [G]: rewards of a group closer than this are equal."""
         return EPS * self.max(rewards.abs()).clamp(min=1.0)
 
-    def flat(self, rewards: Tensor) -> Tensor:
+    def flat(self, rewards: PerSequence) -> Tensor:
         """[B] -> bool [G]: groups without a signal: one sequence, or all rewards equal."""
         spread = self.max(rewards) + self.max(-rewards)
         return (self.count == 1) | (spread <= self.tolerance(rewards))
 
 
 def advantages(
-    rewards: Tensor, groups: Groups, std: AdvantageStd = "sample", eps: float = EPS
+    rewards: PerSequence, groups: Groups, std: AdvantageStd = "sample", eps: float = EPS
 ) -> Tensor:
     """Group advantage A_i = (R_i - mean) / (std + eps), [B] -> [B] float64.
 
@@ -74,7 +76,7 @@ def advantages(
 
 
 def scaled(
-    values: Tensor, rewards: Tensor, groups: Groups, std: AdvantageStd, eps: float = EPS
+    values: Tensor, rewards: PerSequence, groups: Groups, std: AdvantageStd, eps: float = EPS
 ) -> Tensor:
     """values / (std + eps) of the group's rewards, [B] -> [B]; exactly 0 in flat groups."""
     if std != "none":
@@ -90,7 +92,7 @@ def rounding(values: Tensor) -> Tensor:
     return values.new_zeros(())
 
 
-def succeeded(rewards: Tensor) -> Tensor:
+def succeeded(rewards: PerSequence) -> Tensor:
     """Whether each reward is a success: above 0, and not only by the rounding of a sum."""
     return rewards > rounding(rewards)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.core.surrogate import sequence_mean, token_counts, working_dtype
+from nemo_algos.algorithms.shapes import Mask, PerToken
 
 Level = Literal["token", "geometric", "sequence"]
 Cut = Literal["tis", "icepop", "seq-mask-tis"]
@@ -34,15 +35,15 @@ POOLS = {
 LEVELS = {"token": POOLS["token"], "geometric": POOLS["seq_mean"], "sequence": POOLS["seq_sum"]}
 
 
-def gap(logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor) -> Tensor:
+def gap(logprobs: PerToken, gen_logprobs: PerToken, mask: Mask) -> Tensor:
     """log_ratio: logprobs - gen_logprobs on the mask, 0 elsewhere."""
     dtype = working_dtype(logprobs)
     return (logprobs.detach().to(dtype) - gen_logprobs.to(dtype)).where(mask, 0.0)
 
 
 def importance(
-    log_ratio: Tensor,
-    mask: Tensor,
+    log_ratio: PerToken,
+    mask: Mask,
     level: Level,
     cut: Cut | None = None,
     low: float = 0.0,
@@ -62,13 +63,13 @@ def importance(
     return weights.where((judged >= low) & (judged <= high), 0.0)
 
 
-def mean_weight(weights: Tensor, mask: Tensor) -> Tensor:
+def mean_weight(weights: Tensor, mask: Mask) -> Tensor:
     """Of tokens, where the weights are [B,S]; of sequences with tokens, where [B,1]. A scalar."""
     taken = mask if weights.shape == mask.shape else mask.any(1, keepdim=True)
     return weights.where(taken, 0.0).sum() / taken.sum().clamp(min=1)
 
 
-def weight_metrics(weights: Tensor, raw: Tensor, mask: Tensor) -> dict[str, float]:
+def weight_metrics(weights: Tensor, raw: Tensor, mask: Mask) -> dict[str, float]:
     """Of the tokens' weights, cut and raw; ess: (sum w)^2 / (n sum w^2), the share that counts."""
     cut, raw = (w.expand(mask.shape)[mask].double() for w in (weights, raw))
     if not len(cut):
@@ -83,7 +84,7 @@ def weight_metrics(weights: Tensor, raw: Tensor, mask: Tensor) -> dict[str, floa
     }
 
 
-def divergence(log_ratio: Tensor, mask: Tensor, option: str) -> Tensor:
+def divergence(log_ratio: PerToken, mask: Mask, option: str) -> Tensor:
     """POOL_KIND of the options: the estimator of each token, pooled over its sequence or not.
 
     k1 = -l, k2 = l^2 / 2, k3 = e^l - 1 - l, all 0 off the mask.
@@ -93,7 +94,7 @@ def divergence(log_ratio: Tensor, mask: Tensor, option: str) -> Tensor:
 
 
 def kept_tokens(
-    log_ratio: Tensor, mask: Tensor, bounds: Mapping[str, tuple[float, float]]
+    log_ratio: PerToken, mask: Mask, bounds: Mapping[str, tuple[float, float]]
 ) -> Tensor:
     """The mask [B,S] without what has a divergence outside its (low, high), by option."""
     keep = mask
@@ -103,6 +104,6 @@ def kept_tokens(
     return keep
 
 
-def length_ratio(kept: Tensor, mask: Tensor) -> Tensor:
+def length_ratio(kept: Tensor, mask: Mask) -> Tensor:
     """[B,1]: a row's tokens over those kept; a row mean over all times this is over the kept."""
     return token_counts(mask)[:, None] / token_counts(kept).clamp(min=1)[:, None]

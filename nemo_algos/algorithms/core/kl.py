@@ -7,17 +7,18 @@ from typing import Literal
 from torch import Tensor
 
 from nemo_algos.algorithms.core.surrogate import difference, expm1
+from nemo_algos.algorithms.shapes import Mask, PerToken
 
 KLType = Literal["k1", "k2", "k3", "unbiased"]
 MAX_KL_INPUT = 20.0
 
 
 def estimate(
-    logprobs: Tensor,
-    ref_logprobs: Tensor,
-    mask: Tensor,
+    logprobs: PerToken,
+    ref_logprobs: PerToken,
+    mask: Mask,
     kind: KLType = "k3",
-    log_ratio: Tensor | None = None,
+    log_ratio: PerToken | None = None,
 ) -> Tensor:
     """[B,S] estimator of KL(pi_theta || pi_ref), with d = clamp(ref - lp, +-20).
 

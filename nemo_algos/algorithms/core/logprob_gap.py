@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.algorithms.shapes import Mask, PerToken
+
 # of mean |d|, docs/mismatch.md: what BF16 explains; what it does not (NeMo-RL's guides:
 # token_mult_prob_error of 1.05), and FP8 neither
 USUAL = 0.02
@@ -30,7 +32,7 @@ def sick(precision: str) -> float:
 
 
 def measure(
-    old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor, threshold: float
+    old_logprobs: PerToken, gen_logprobs: PerToken, mask: Mask, threshold: float
 ) -> dict[str, float]:
     """Mean, 99th percentile (nearest rank) and max of |d|; how many are not finite, or beyond.
 
@@ -88,7 +90,7 @@ class Monitor:
         self.told = [0.0] * 4  # the size of each thing that is told, when it last was
 
     def of(
-        self, old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor
+        self, old_logprobs: PerToken, gen_logprobs: PerToken, mask: Mask
     ) -> tuple[dict[str, float], str]:
         """`measure` of a step, and what is news of it; each again where it has doubled.
 

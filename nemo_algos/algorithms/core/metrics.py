@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.core.surrogate import log1p
+from nemo_algos.algorithms.shapes import Mask, PerToken
 
 BINS = 8000  # over +-20: a bin is 0.5 % of the ratio
 REACH = 20.0
@@ -87,7 +88,7 @@ MEANS = {
 
 @torch.no_grad()
 def ratio_stats(
-    log_ratio: Tensor, shaped: Tensor, logprobs: Tensor, mask: Tensor, limit: float
+    log_ratio: PerToken, shaped: Tensor, logprobs: PerToken, mask: Mask, limit: float
 ) -> Stats:
     """Statistics of l [B,S], clamped, 0 off the mask, and of shaped: log r', [B,S] or [B,1]."""
     tokens = shaped.where(mask, -torch.inf)
@@ -101,7 +102,7 @@ def ratio_stats(
 
 @torch.no_grad()
 def ratio_sums(
-    log_ratio: Tensor, ratio: Tensor, shaped: Tensor, weight: Tensor, limit: float
+    log_ratio: PerToken, ratio: Tensor, shaped: Tensor, weight: Tensor, limit: float
 ) -> dict[str, Tensor]:
     """Sums of l [B,S], 0 off the mask, of e^l, and of log r' [B,S] or [B,1].
 
@@ -140,7 +141,11 @@ def _histogram(log_values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip_sums(
-    log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, weight: Tensor
+    log_ratio: PerToken,
+    advantages: Tensor,
+    low: Tensor | float,
+    high: Tensor | float,
+    weight: Tensor,
 ) -> dict[str, Tensor]:
     """Tokens outside the bounds by sign of the advantage and side; weight [B,S]: see ratio_sums."""
     outside = {

@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nemo_algos.algorithms.shapes import Mask, PerToken
+
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """x cut to [low, high]; the gradient passes at a bound (torch.clamp's differs by version)."""
@@ -35,13 +37,13 @@ def sequence_sum(values: Tensor, limit: float) -> Tensor:
     return clamp(values.sum(1, keepdim=True), -limit, limit)
 
 
-def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
+def sequence_mean(values: Tensor, mask: Mask) -> Tensor:
     """[B,S] -> [B,1] mean over the mask of a row that is 0 off it; 0 for an empty row."""
     return values.sum(1, keepdim=True) / token_counts(mask).clamp(min=1)[:, None]
 
 
 def one_sided_clip(
-    log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float
+    log_ratio: PerToken, advantages: Tensor, low: Tensor | float, high: Tensor | float
 ) -> Tensor:
     """log u with u A = min(r A, clip(r) A); at a bound the gradient passes.
 
@@ -71,7 +73,7 @@ class Counts:
     tokens: float
 
     @staticmethod
-    def of(mask: Tensor) -> Counts:
+    def of(mask: Mask) -> Counts:
         """Counts of a mask [B,S]; add those of all micro-batches (of all ranks: `rank_counts`)."""
         lengths = token_counts(mask)
         return Counts(float((lengths > 0).sum()), float(lengths.sum()))
@@ -87,17 +89,17 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float32
 
 
-def token_counts(mask: Tensor) -> Tensor:
+def token_counts(mask: Mask) -> Tensor:
     """[B,S] bool -> [B] int32; torch's default, int64, first copies the mask at 8 bytes a token."""
     return mask.sum(1, dtype=torch.int32)
 
 
-def as_number(mask: Tensor) -> Tensor:
+def as_number(mask: Mask) -> Tensor:
     """0 and 1 for products: torch's CPU multiplies by uint8 three times as fast as by bool."""
     return mask.view(torch.uint8)
 
 
-def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
+def difference(a: Tensor, b: Tensor, mask: Mask, limit: float) -> Tensor:
     """a - b on the mask, else 0, cut to +-limit; the gradient passes at the limit, not beyond."""
     dtype = working_dtype(a)
     gap = a.to(dtype) - b.to(dtype)
@@ -108,7 +110,7 @@ def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
 
 
 def clipped_surrogate(
-    log_ratio: Tensor,
+    log_ratio: PerToken,
     advantages: Tensor,
     low: Tensor | float = torch.inf,
     high: Tensor | float = torch.inf,
@@ -130,7 +132,7 @@ def clipped_surrogate(
     return gain
 
 
-def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:
+def reduce(terms: Tensor, mask: Mask, mean: Mean, counts: Counts) -> Tensor:
     """The mean of terms, [B,S] or [B,1] (the same at each token), over the whole optimizer batch.
 
     sequence: sum_i (1/|o_i|) sum_t x_it / sequences; token: sum x / tokens. Additive over

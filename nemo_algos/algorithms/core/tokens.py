@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import EPS, Groups
 from nemo_algos.algorithms.core.surrogate import as_number, expm1, token_counts
+from nemo_algos.algorithms.shapes import Mask
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Pools:
     where it has none), its tokens, its pool; number: of pools, P.
     """
 
-    mask: Tensor
+    mask: Mask
     columns: Tensor
     first: Tensor
     tokens: Tensor
@@ -33,7 +34,7 @@ class Pools:
     number: int
 
     @staticmethod
-    def of_groups(mask: Tensor, groups: Groups) -> Pools:
+    def of_groups(mask: Mask, groups: Groups) -> Pools:
         """One segment per response, one pool per group."""
         pool = groups.index[:, None]
         columns = torch.full_like(pool, mask.shape[1])
@@ -41,7 +42,7 @@ class Pools:
         return Pools(mask, columns, first, token_counts(mask)[:, None], pool, len(groups.count))
 
     @staticmethod
-    def of_buckets(mask: Tensor, groups: Groups, buckets: int) -> Pools:
+    def of_buckets(mask: Mask, groups: Groups, buckets: int) -> Pools:
         """K segments per response, one pool per (group, bucket): the j-th token's j*K // |o_i|."""
         seen = mask.cumsum(1, dtype=torch.int32)  # tokens up to and with this column
         bucket = torch.arange(buckets + 1, device=mask.device)
@@ -105,14 +106,14 @@ class Pools:
         return zeros.index_add(0, self.pool.flatten(), per_segment.flatten().double())
 
 
-def largest_share(values: Tensor, mask: Tensor, share: float) -> Tensor:
+def largest_share(values: Tensor, mask: Mask, share: float) -> Tensor:
     """`largest` for a share of the mask's tokens, at least one; 0 where a value is not finite."""
     tokens = int(mask.sum())
     taken = largest(values, mask, min(tokens, max(1, int(tokens * share))))
     return taken.where(values.isfinite(), 0.0)
 
 
-def largest(values: Tensor, mask: Tensor, count: int) -> Tensor:
+def largest(values: Tensor, mask: Mask, count: int) -> Tensor:
     """float64 [B,S]: 1 for the `count` largest values on the mask, else 0.
 
     Equal ones of which only some fit share these places evenly, whatever the order of the batch.
@@ -133,9 +134,7 @@ def blocks(groups: Groups, rows: int) -> list[Tensor]:
     return list(groups.index.argsort(stable=True).split(sizes.tolist()))
 
 
-def log_power_mean(
-    log_values: Tensor, mask: Tensor, exponent: Tensor, least: float = 0.0
-) -> Tensor:
+def log_power_mean(log_values: Tensor, mask: Mask, exponent: Tensor, least: float = 0.0) -> Tensor:
     """log M_p(u) = log(mean_t u_t^p) / p over the masked positions of each row.
 
     log_values [B,S] (log u, 0 off the mask), mask [B,S], exponent [B,1] >= least >= 0 -> [B,1]; 0

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.surrogate import Mean
     from nemo_algos.algorithms.kernel import Method
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 WEIGHTS = "rollout_is_weights"  # the signal's name
 
@@ -275,7 +276,7 @@ def check_corrected(config: CorrectionConfig, rollouts: Rollouts) -> None:
 
 
 def bypass_weights(
-    config: CorrectionConfig, logprobs: Tensor, sampled: Tensor, mask: Tensor, mean: Mean
+    config: CorrectionConfig, logprobs: PerToken, sampled: Tensor, mask: Mask, mean: Mean
 ) -> Tensor | None:
     """The factor of each token's term with old_policy: sampler, [B,S]; None where it is 1.
 
@@ -298,9 +299,9 @@ def bypass_weights(
 def sampler_weights(
     method: Method,
     cut: tuple[Cut | None, float, float],
-    old: Tensor,
-    gen: Tensor,
-    mask: Tensor,
+    old: PerToken,
+    gen: PerToken,
+    mask: Mask,
     turn: Tensor | None = None,
 ) -> Tensor:
     """The weights of `loss_fn.use_importance_sampling_correction`, [B,S] or [B,1].
@@ -320,9 +321,9 @@ def sampler_weights(
 def sampler_metrics(
     method: Method,
     cut: tuple[Cut | None, float, float],
-    old: Tensor,
-    gen: Tensor,
-    mask: Tensor,
+    old: PerToken,
+    gen: PerToken,
+    mask: Mask,
     turn: Tensor | None = None,
 ) -> dict[str, float]:
     """The metrics of those weights over a rollout batch."""
@@ -332,7 +333,7 @@ def sampler_metrics(
 
 
 def _rollout_weights(
-    config: CorrectionConfig, log_ratio: Tensor, mask: Tensor
+    config: CorrectionConfig, log_ratio: PerToken, mask: Mask
 ) -> tuple[Tensor, dict[str, float]]:
     """[B,S], [B,1], or 1 where none are asked for; and their metrics."""
     if config.rollout_is is None:
@@ -361,7 +362,7 @@ def _sampler_logprobs(rollouts: Rollouts) -> Tensor:
     return sampled
 
 
-def _rejection_metrics(kept: Tensor, mask: Tensor) -> dict[str, float]:
+def _rejection_metrics(kept: Tensor, mask: Mask) -> dict[str, float]:
     lost = (mask & ~kept).any(1).sum()
     tokens = mask.sum()
     return {

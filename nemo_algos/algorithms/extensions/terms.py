@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 class TermParams(Section):
@@ -66,9 +67,9 @@ class TermInputs(NamedTuple):
     entropy: None where the term does not need its gradient.
     """
 
-    logprobs: Tensor
+    logprobs: PerToken
     entropy: Tensor | None
-    mask: Tensor
+    mask: Mask
 
 
 def constant(rollouts: Rollouts, params: Any, memory: Memory) -> DriverOutput:
@@ -158,9 +159,9 @@ class WeightedTerm(NamedTuple):
 
 def losses(
     terms: Sequence[WeightedTerm],
-    logprobs: Tensor,
+    logprobs: PerToken,
     entropy: Tensor | None,
-    mask: Tensor,
+    mask: Mask,
     signals: Signals,
 ) -> dict[str, Tensor]:
     """These rows' share of each term of the loss, scalars by `terms/NAME`."""

@@ -12,6 +12,7 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.shapes import Mask
 from nemo_algos.untrusted import content, from_json, plain, refuse_code
 
 FORMAT = "A golden file has version, tolerance and cases (nemo_algos/algorithms/golden/README.md)."
@@ -124,7 +125,7 @@ def _rollouts(inputs: dict[str, Any]) -> Rollouts:
     )
 
 
-def _column(value: Tensor | float, mask: Tensor) -> Tensor:
+def _column(value: Tensor | float, mask: Mask) -> Tensor:
     """A number, [B], or [B,S] with 0 off the mask."""
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.shape == mask.shape and mask.shape[1] > 1:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 class APMPOParams(Params):
@@ -117,7 +118,7 @@ def exponent(rollouts: Rollouts, params: APMPOParams) -> DriverOutput:
     return DriverOutput(p, {"apmpo/exponent": float(p.mean())})
 
 
-def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:
+def reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: APMPOParams) -> Tensor:
     """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
     A = signals.advantages
     p = signals.extras["exponent"]

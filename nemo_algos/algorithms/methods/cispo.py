@@ -16,6 +16,8 @@ from nemo_algos.algorithms.record import ClipParams, OfBounds, Usual
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.algorithms.shapes import Mask, PerToken
+
 
 class CISPOParams(ClipParams):
     """The upper bound matters most: a token beyond it keeps its gradient, at the bound's weight."""
@@ -24,7 +26,7 @@ class CISPOParams(ClipParams):
     clip_high: OfBounds[Annotated[float, Usual(0.05, 10)]] = Field(default=0.2, ge=0)
 
 
-def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CISPOParams) -> Tensor:
+def reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: CISPOParams) -> Tensor:
     """A'_it = clip(r_it, 1 - clip_low, 1 + clip_high) A_i, [B,S]."""
     clipped = core.surrogate.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
     return clipped * signals.advantages

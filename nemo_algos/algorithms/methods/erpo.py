@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask
 
 BLOCK = 2**19  # positions worked on at a time: the temporaries are small and stay in the cache
 NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify rounding
@@ -79,7 +80,7 @@ def _whole_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tu
     return values, _sums(mask, gate, psi, gap)
 
 
-def _sums(mask: Tensor, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
+def _sums(mask: Mask, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
     """[B,6] float64: tokens, and sums over them of the gate, open gates, |psi|, gap and gap^2."""
     import torch
 

@@ -19,6 +19,8 @@ from nemo_algos.algorithms.record import OfBounds, Params, Usual
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.algorithms.shapes import Mask, PerToken
+
 
 class GMPOParams(Params):
     """Bounds of a token's log-ratio, nats."""
@@ -34,7 +36,7 @@ def bounds(params: GMPOParams) -> tuple[float, float]:
     return 1 - exp(-params.log_clip_low), expm1(params.log_clip_high)
 
 
-def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GMPOParams) -> Tensor:
+def log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: GMPOParams) -> Tensor:
     """mean_t of the one-sidedly clipped l_it, [B,1]."""
     A = signals.advantages
     low = signals.low

@@ -17,6 +17,8 @@ from nemo_algos.algorithms.record import ClipParams, OfBounds, SequenceClip
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.algorithms.shapes import Mask, PerToken
+
 
 class GSPOParams(ClipParams):
     """A response's mean log-ratio moves far less than a token's."""
@@ -25,7 +27,7 @@ class GSPOParams(ClipParams):
     clip_high: OfBounds[SequenceClip] = Field(default=0.2, ge=0)
 
 
-def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GSPOParams) -> Tensor:
+def log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: GSPOParams) -> Tensor:
     """log s_i = mean_t l_it, [B,1]."""
     return core.surrogate.sequence_mean(log_ratio, mask)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 class QUATROParams(Params):
@@ -56,14 +57,14 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> DriverOutput:
     return DriverOutput(values, metrics, {"lambda": lam[groups.index]})
 
 
-def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
+def log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: QUATROParams) -> Tensor:
     """log s_i, [B,1]: the sum or the mean of the response's token log-ratios."""
     if params.ratio == "sequence":
         return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
     return core.surrogate.sequence_mean(log_ratio, mask)
 
 
-def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
+def reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: QUATROParams) -> Tensor:
     """A' = A - sg[log s]."""
     if params.log_ratio_penalty:
         return signals.advantages - log_ratio

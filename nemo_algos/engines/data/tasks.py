@@ -127,11 +127,13 @@ class Puzzles(Task):
         return f"{example} :"
 
     def verify(self, examples: list[Any], responses: list[Response]) -> list[Verdict]:
-        verdicts = list[Verdict]()
-        for example, response in zip(examples, responses, strict=True):
-            right = self.solution(example, response) is not None
-            verdicts.append(Verdict(float(right), "ok"))
-        return verdicts
+        verdicts = dict[tuple[Made, str], Verdict]()
+        asked = [*zip(examples, responses, strict=True)]
+        for example, response in asked:  # a taught model's responses are often the same
+            if (example, response) not in verdicts:
+                right = self.solution(example, response) is not None
+                verdicts[example, response] = Verdict(float(right), "ok")
+        return [verdicts[each] for each in asked]
 
     def solution(self, example: Made, response: str) -> Hashable:
         """See Task. None where the response is wrong."""

@@ -1,5 +1,6 @@
 """Held-out evaluation: unbiased pass@k and the number of distinct right solutions."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -48,7 +49,8 @@ def attempts(
     """
     experience = generate(policy, task, examples, samples, generator)
     lengths = zip(experience.responses(), experience.mask.sum(1).tolist(), strict=True)
-    texts = [Response(policy.text(tokens), length) for tokens, length in lengths]
+    said = functools.cache(lambda tokens: policy.text([*tokens]))  # many responses are the same
+    texts = [Response(said(tuple(tokens)), length) for tokens, length in lengths]
     asked = [examples[i] for i in experience.group.tolist()]
     verdicts = task.verify(asked, texts)
     refuse_unjudged(verdicts)

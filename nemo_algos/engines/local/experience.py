@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.rollouts import prompt_key
+from nemo_algos.algorithms.shapes import Mask, PerToken
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.data.tasks import Task
 
@@ -39,10 +40,10 @@ class Experience:
     prompt_mask: Tensor
     group: Tensor
     tokens: Tensor
-    mask: Tensor
-    logprobs: Tensor
-    entropy: Tensor
-    gen_logprobs: Tensor
+    mask: Mask
+    logprobs: PerToken
+    entropy: PerToken
+    gen_logprobs: PerToken
     shown: Tensor | None = None
     routed_experts: Tensor | None = field(default=None, kw_only=True)
     support: Tensor | None = field(default=None, kw_only=True)

@@ -23,7 +23,7 @@ from nemo_algos.engines.local.hardware import precision_of
 from nemo_algos.engines.local.lora import add_adapters, merge
 from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batches, trees
-from nemo_algos.engines.local.sampling import Decoded, decode, unpack
+from nemo_algos.engines.local.sampling import Decoded, Rows, decode, unpack
 from nemo_algos.engines.local.schema import EMULATED, PolicySection
 from nemo_algos.extras import install
 from nemo_algos.findings import ConfigError, Finding, first_line
@@ -109,7 +109,7 @@ class HFPolicy:
         ends = torch.tensor([*self.ends], device=self.device)
         vocabulary = first.logits.shape[-1]
 
-        def next_logits(tokens: Tensor) -> Tensor:
+        def next_rows(tokens: Tensor) -> Rows:
             nonlocal visible, index, going
             going = going & ~torch.isin(tokens, ends)
             keys, kept = (index * vocabulary + tokens)[going].unique(return_inverse=True)
@@ -122,11 +122,11 @@ class HFPolicy:
             past = {self.cache_name: cache}
             out = self._forward(new, visible, position, 1, **past, use_cache=True)
             index = torch.zeros_like(index).masked_scatter(going, kept)
-            return out.logits[:, -1][index]
+            return out.logits[:, -1], index
 
-        logits = first.logits[:, -1][index]
+        rows = first.logits[:, -1], index
         pad = self.tokenizer.pad_token_id
-        sampled = decode(logits, next_logits, self.ends, pad, self.config.generation, generator)
+        sampled = decode(rows, next_rows, self.ends, pad, self.config.generation, generator)
         return Decoded(*(x.cpu() for x in sampled))
 
     def _forward(

@@ -1,4 +1,7 @@
-"""Sampling token by token, with log-probs and entropies. B sequences, V tokens."""
+"""Sampling token by token, with log-probs and entropies.
+
+B sequences, V tokens; D distinct rows of the model: sequences that have begun alike have one.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -7,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nemo_algos.algorithms.shapes import Mask, PerToken
 from nemo_algos.engines.local.schema import GenerationSection
 
 BITS = 8
@@ -52,71 +56,77 @@ class Decoded(NamedTuple):
     """
 
     tokens: Tensor
-    mask: Tensor
-    logprobs: Tensor
-    entropy: Tensor
-    gen_logprobs: Tensor
+    mask: Mask
+    logprobs: PerToken
+    entropy: PerToken
+    gen_logprobs: PerToken
     support: Tensor
 
 
 class Draw(NamedTuple):
     """token, logprob, entropy, gen_logprob [B]; nats, but for the last of the whole distribution.
 
-    kept [B,V]: the tokens that the filters kept, which gen_logprob is over; None without a filter.
+    kept [D,V]: the tokens that the filters kept, which gen_logprob is over; None without a filter.
     """
 
     token: Tensor
     logprob: Tensor
-    entropy: Tensor
+    entropy: PerToken
     gen_logprob: Tensor
     kept: Tensor | None
 
 
+Rows = tuple[Tensor, Tensor]  # logits [D,V] of the model's rows; row [B]: that of each sequence
+
+
 def decode(
-    logits: Tensor,
-    next_logits: Callable[[Tensor], Tensor],
+    first: Rows,
+    next_rows: Callable[[Tensor], Rows],
     ends: Iterable[int],
     pad: int,
     sampling: GenerationSection,
     generator: torch.Generator,
 ) -> Decoded:
-    """From the first token's logits [B,V] until every sequence has drawn one of `ends`.
+    """From the first token's rows until every sequence has drawn one of `ends`.
 
-    next_logits(tokens [B]) -> [B,V] appends one token to every sequence. Log-probs are of the whole
+    next_rows(tokens [B]) appends one token to every sequence. Log-probs are of the whole
     distribution, or, with sampling.support_replay, of what the filters kept; entropies always of
     the whole one.
     """
+    logits, row = first
     last = torch.tensor(sorted(ends), device=logits.device)
-    alive = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    alive = torch.ones(len(row), dtype=torch.bool, device=logits.device)
     columns: list[tuple[Tensor, ...]] = []
     replays = sampling.support_replay
-    nothing = torch.zeros(len(logits), 0, dtype=torch.uint8, device=logits.device)
+    nothing = torch.zeros(len(row), 0, dtype=torch.uint8, device=logits.device)
     while True:
-        drawn = sample(logits / sampling.temperature, generator, **sampling.filters)
-        packed = pack(drawn.kept) if replays and drawn.kept is not None else nothing
+        drawn = sample(logits / sampling.temperature, row, generator, **sampling.filters)
+        packed = pack(drawn.kept)[row] if replays and drawn.kept is not None else nothing
         logprob = drawn.gen_logprob if replays else drawn.logprob
         token = drawn.token.where(alive, pad)
         columns.append((token, alive, logprob, drawn.entropy, drawn.gen_logprob, packed))
         alive = alive & ~torch.isin(drawn.token, last)
         if len(columns) == sampling.max_new_tokens or not alive.any():
             break
-        logits = next_logits(token)
+        logits, row = next_rows(token)
     tokens, mask, *values, packed = (torch.stack(c, 1) for c in zip(*columns, strict=True))
     logprobs, entropy, gen_logprobs = (value.where(mask, 0.0) for value in values)
     packed = packed.where(mask[..., None], 0)
     return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed)
 
 
-def sample(logits: Tensor, generator: torch.Generator, **filters: Any) -> Draw:
-    """One token per row of logits [B,V]; filters: of `sampling.support`."""
+def sample(logits: Tensor, row: Tensor, generator: torch.Generator, **filters: Any) -> Draw:
+    """One token per sequence, from logits [D,V] at its row [B]; filters: of `sampling.support`."""
     logp = logits.float().log_softmax(-1)
     p = logp.exp()
     kept = support(p, **filters) if filters else None
-    cdf = (p if kept is None else p.where(kept, 0.0)).cumsum(-1)
+    cdf = (p if kept is None else p.where(kept, 0.0)).cumsum(-1).index_select(0, row)
     # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
-    draws = 1 - torch.rand(len(p), 1, device=p.device, generator=generator)
-    token = (cdf < draws * cdf[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
+    draws = 1 - torch.rand(len(row), 1, device=p.device, generator=generator)
+    token = torch.searchsorted(cdf, draws * cdf[:, -1:])[:, 0].clamp(max=p.shape[-1] - 1)
     entropy = -(p * logp.clamp(min=torch.finfo(p.dtype).min)).sum(-1)  # 0 log 0 = 0
-    logprob = logp.gather(-1, token[:, None])[:, 0]
-    mass = 0.0 if kept is None else logp.where(kept, -torch.inf).logsumexp(-1)
-    return Draw(token, logprob, entropy, logprob - mass, kept)
+    logprob = logp[row, token]
+    if kept is None:
+        return Draw(token, logprob, entropy[row], logprob, kept)
+    mass = logp.where(kept, -torch.inf).logsumexp(-1)
+    return Draw(token, logprob, entropy[row], logprob - mass[row], kept)

@@ -7,8 +7,6 @@ Left out on purpose: padding of prompts (a task's prompts have one length), grou
 dropout, biases.
 """
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -47,7 +45,7 @@ class Router(nn.Module):
 
 
 ROPE_THETA = 10_000.0
-ROOM = 32  # tokens that a cache grows by: copied for each of them it would cost a third of a run
+ROOM = 8  # tokens that a cache grows by: it is copied where it is full, and where prefixes part
 # keys and values of each layer, [N,H,T and room,E], and the experts of its tokens, [N,T,K]
 Cache = list[tuple[Tensor, Tensor, Tensor]]
 
@@ -67,33 +65,33 @@ class Layer(nn.Module):
         self.router = Router(c) if c.experts > 1 else None
 
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B,T,D] -> rotated queries and keys, values, each [B,H,T,E]."""
-        b, t, d = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(b, t, 3 * self.heads, d // self.heads)
-        q_and_k, v = qkv.split([2 * self.heads, self.heads], dim=2)
-        q, k = rotate(q_and_k, rotation).transpose(1, 2).chunk(2, dim=1)
-        return q, k, v.transpose(1, 2)
+        """x [M,D] -> rotated queries and keys, values, each [M,H,E]."""
+        m, d = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(m, 3 * self.heads, d // self.heads)
+        q_and_k, v = qkv.split([2 * self.heads, self.heads], dim=1)
+        q, k = rotate(q_and_k, rotation).split(self.heads, dim=1)
+        return q, k, v
 
     def finish(
         self, x: Tensor, attended: Tensor, replayed: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Residual of the attention, then the MLP; the router's experts [N,T,K].
+        """x, attended [M,D] -> the residual stream behind the MLP; the router's experts [M,K].
 
         All experts are computed, and those that are not chosen weigh 0.
         """
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        x = x + self.out(attended)
         normed = self.mlp_norm(x)
         gate, up = self.gate_up(normed).chunk(2, dim=-1)
         hidden = F.silu(gate) * up
         if self.router is None:
-            return x + self.down(hidden), hidden.new_zeros((*x.shape[:2], 0), dtype=torch.long)
+            return x + self.down(hidden), hidden.new_zeros((len(x), 0), dtype=torch.long)
         weights, experts = self.router(normed, replayed)
         hidden = hidden.unflatten(-1, (weights.shape[-1], -1)) * weights[..., None]
         return x + self.down(hidden.flatten(-2)), experts
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary position embedding on [B,T,H,E]; rotation = cos, sin [T,1,E]."""
+    """Rotary position embedding on [M,H,E]; rotation = cos, sin [M,1,E]."""
     cos, sin = rotation
     half = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
@@ -112,11 +110,11 @@ class Tiny(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.05)
 
-    def _rotation(self, start: int, length: int) -> tuple[Tensor, Tensor]:
+    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos, sin [M,1,E] at positions [M]."""
         e = self.shape.width // self.shape.heads
-        device = self.embed.weight.device
-        inverse = ROPE_THETA ** -(torch.arange(0, e, 2, device=device) / e)
-        angles = torch.arange(start, start + length, device=device)[:, None] * inverse
+        inverse = ROPE_THETA ** -(torch.arange(0, e, 2, device=positions.device) / e)
+        angles = positions[:, None] * inverse
         angles = torch.cat((angles, angles), dim=-1)[:, None]
         return angles.cos(), angles.sin()
 
@@ -124,20 +122,18 @@ class Tiny(nn.Module):
         """Hidden states -> logits, tied to the embedding."""
         return F.linear(self.norm(x), self.embed.weight)
 
-    def prompt(self, prompts: Tensor, replayed: Tensor | None = None) -> tuple[Tensor, Cache]:
-        """prompts [P,L] -> last hidden state [P,D], and the cache.
-
-        replayed [P,L,layers,K]: the experts that the tokens are sent to.
-        """
-        x = self.embed(prompts)
-        rotation = self._rotation(0, prompts.shape[1])
+    def prompt(self, prompts: Tensor) -> tuple[Tensor, Cache]:
+        """prompts [P,L] -> last hidden state [P,D], and the cache."""
+        count, length = prompts.shape
+        x = self.embed(prompts.flatten())
+        rotation = self._rotation(torch.arange(length, device=x.device).repeat(count))
         cache = []
-        for layer, routes in zip(self._layers(), self._by_layer(replayed), strict=True):
-            q, k, v = layer.project(x, rotation)
+        for layer in self._layers():
+            q, k, v = (_by_row(y, count) for y in layer.project(x, rotation))
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x, experts = layer.finish(x, attended, routes)
-            cache.append((k, v, experts))
-        return x[:, -1], cache
+            x, experts = layer.finish(x, _by_token(attended))
+            cache.append((k, v, experts.unflatten(0, (count, length))))
+        return x.unflatten(0, (count, length))[:, -1], cache
 
     def response_logits(self, prompts: Tensor, group: Tensor, responses: Tensor) -> Tensor:
         """Logits [B,S,V] for responses [B,S] to prompts[group]; a prompt is computed once."""
@@ -148,31 +144,43 @@ class Tiny(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """As response_logits; and of all tokens but the last the routers' experts.
 
-        replayed: experts, as they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's
-        are alike.
+        The linear layers see prompts and responses as one list of M tokens. replayed: experts, as
+        they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's are alike.
         """
-        s = responses.shape[1] - 1
-        length = prompts.shape[1]
-        of_prompt = of_response = None
+        p, length = prompts.shape
+        b, s = responses.shape[0], responses.shape[1] - 1
+        sizes = [p * length, b * s]
+        device = responses.device
+        x = self.embed(torch.cat((prompts.flatten(), responses[:, :-1].flatten())))
+        places = torch.arange(length + s, device=device)
+        rotation = self._rotation(torch.cat((places[:length].repeat(p), places[length:].repeat(b))))
+        visible = torch.ones(s, length + s, dtype=torch.bool, device=device).tril(length)
+        routes = [None] * len(self.layers)
         if replayed is not None:
-            of_prompt = replayed.new_empty((len(prompts), *replayed[0, :length].shape))
-            of_prompt[group], of_response = replayed[:, :length], replayed[:, length:]
-        first, cache = self.prompt(prompts, of_prompt)
-        x = self.embed(responses[:, :-1])
-        rotation = self._rotation(length, s)
-        visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
+            of_prompt = replayed.new_empty((p, *replayed[0, :length].shape))
+            of_prompt[group] = replayed[:, :length]
+            of_token = (of_prompt.flatten(0, 1), replayed[:, length:].flatten(0, 1))
+            routes = torch.cat(of_token).unbind(1)
         own = list[Tensor]()
-        routes = self._by_layer(of_response)
-        for layer, of_layer, (prompt_k, prompt_v, earlier) in zip(
-            self._layers(), routes, cache, strict=True
-        ):
-            q, k, v = layer.project(x, rotation)
-            k = torch.cat((prompt_k[group], k), 2)
-            v = torch.cat((prompt_v[group], v), 2)
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            x, experts = layer.finish(x, attended, of_layer)
-            own.append(torch.cat((earlier[group], experts), 1))
-        logits = self.logits(torch.cat((first[group][:, None], x), dim=1))
+        for layer, of_layer in zip(self._layers(), routes, strict=True):
+            projected = [y.split(sizes) for y in layer.project(x, rotation)]
+            q, k, v = (_by_row(of_prompts, p) for of_prompts, _ in projected)
+            trunk = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            prompt_k, prompt_v = k.index_select(0, group), v.index_select(0, group)
+            q, k, v = (_by_row(of_responses, b) for _, of_responses in projected)
+            k = torch.cat((prompt_k, k), 2)
+            v = torch.cat((prompt_v, v), 2)
+            branches = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            x, experts = layer.finish(
+                x, torch.cat((_by_token(trunk), _by_token(branches))), of_layer
+            )
+            first, later = experts.split(sizes)
+            own.append(
+                torch.cat((first.unflatten(0, (p, length))[group], later.unflatten(0, (b, s))), 1)
+            )
+        first, later = x.split(sizes)
+        last = first.unflatten(0, (p, length))[:, -1].index_select(0, group)
+        logits = self.logits(torch.cat((last[:, None], later.unflatten(0, (b, s))), dim=1))
         return logits, torch.stack(own, 2)
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
@@ -181,38 +189,44 @@ class Tiny(nn.Module):
         parents ascend and leave none of the cache out; a cache goes on once, in place.
         """
         length = cache[0][2].shape[1]
-        x = self.embed(tokens)[:, None]
-        rotation = self._rotation(length, 1)
+        x = self.embed(tokens)
+        rotation = self._rotation(torch.full((1,), length, device=x.device))
         grown: Cache = []
         for layer, (keys, values, earlier) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
             if len(parents) > len(keys):  # else each prefix goes on once
-                keys = keys[parents]
-                values = values[parents]
-                earlier = earlier[parents]
+                keys = keys.index_select(0, parents)
+                values = values.index_select(0, parents)
+                earlier = earlier.index_select(0, parents)
             keys = _put(keys, length, k)
             values = _put(values, length, v)
             until = slice(length + 1)
-            attended = F.scaled_dot_product_attention(q, keys[:, :, until], values[:, :, until])
-            x, experts = layer.finish(x, attended)
-            grown.append((keys, values, torch.cat((earlier, experts), 1)))
-        return x[:, 0], grown
+            attended = F.scaled_dot_product_attention(
+                q[:, :, None], keys[:, :, until], values[:, :, until]
+            )
+            x, experts = layer.finish(x, attended.flatten(1))
+            grown.append((keys, values, torch.cat((earlier, experts[:, None]), 1)))
+        return x, grown
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-    def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
-        """[N,T,K] of each layer, of [N,T,layers,K]."""
-        if experts is None:
-            return [None] * len(self.layers)
-        return experts.unbind(2)
+
+def _by_row(x: Tensor, rows: int) -> Tensor:
+    """[M,H,E] of M / rows tokens each -> [rows,H,T,E]."""
+    return x.unflatten(0, (rows, -1)).transpose(1, 2)
+
+
+def _by_token(attended: Tensor) -> Tensor:
+    """[rows,H,T,E] -> [M,D]."""
+    return attended.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def _put(cached: Tensor, length: int, new: Tensor) -> Tensor:
-    """cached [N,H,T,E] with new [N,H,1,E] behind its first tokens."""
+    """cached [N,H,T,E] with new [N,H,E] behind its first tokens."""
     if cached.shape[2] == length:
         cached = F.pad(cached, (0, 0, 0, ROOM))
-    cached[:, :, length] = new[:, :, 0]
+    cached[:, :, length] = new
     return cached
 
 

@@ -25,7 +25,7 @@ from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local import tiny
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.low_precision import exact
-from nemo_algos.engines.local.sampling import decode, unpack
+from nemo_algos.engines.local.sampling import Rows, decode, unpack
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 
 WARM_STEPS = 700
@@ -59,14 +59,14 @@ class TinyPolicy:
         hidden, cache = self.model.prompt(ids.to(device))
         row = group.to(device)
 
-        def next_logits(drawn: Tensor) -> Tensor:
+        def next_rows(drawn: Tensor) -> Rows:
             nonlocal row, cache
             distinct, row = (row * vocab + drawn).unique(return_inverse=True)
             hidden, cache = self.model.step(distinct % vocab, distinct // vocab, cache)
-            return self.model.logits(hidden)[row]
+            return self.model.logits(hidden), row
 
-        first = self.model.logits(hidden)[row]
-        sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
+        first = self.model.logits(hidden), row
+        sampled = decode(first, next_rows, self.ends, countdown.PAD, self.sampling, generator)
         *columns, support = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
         routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()

@@ -82,11 +82,13 @@ class Updates:
     ) -> Stats:
         """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.zero_grad()
         for loss in self._losses(rows, experience, rollouts, signals, counts):
             loss.value.backward()
             total += loss.stats
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         return total
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import turns
 from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+from nemo_algos.algorithms.shapes import Mask, PerSequence, PerToken
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
@@ -59,16 +61,42 @@ class Limits(NamedTuple):
         return advantages.clamp(min=self.low, max=self.high)
 
 
+class Forward(NamedTuple):
+    """What the forward for log pi_old says of a batch beside them, and the data plane has.
+
+    entropy [B,S]; masks: its token_mask [B,S] and sample_mask [B], which tell an empty response
+    from one that NeMo-RL masks out; sampled [B,S]: the sampler's log-probs; prompts [B,P]: for a
+    memory, where a trainer may pass groups as prompt_ids.
+    """
+
+    entropy: PerToken | None = None
+    masks: tuple[Tensor, Tensor] | None = None
+    sampled: Tensor | None = None
+    prompts: Tensor | None = None
+
+
+@dataclass
+class Step:
+    """What compute_advantage made of a batch; train takes the signals once.
+
+    rollouts: as corrected; advantages [B,S] as NeMo-RL gets them; metrics: the method's.
+    """
+
+    rollouts: Rollouts
+    advantages: Tensor
+    signals: Signals
+    metrics: dict[str, float]
+    taken: bool = False
+
+
 class Estimator:
-    """compute_advantage of NeMo-RL's protocol; keeps the signals until `signals_for` takes them.
+    """compute_advantage of NeMo-RL's protocol.
 
     group_size: of complete groups, grpo.num_generations_per_prompt; batch_size: sequences of an
     optimizer batch, policy.train_global_batch_size; pad: the token behind shorter prompts; memory:
-    to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
-    the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
-    which tell an empty response from one that NeMo-RL masks out; sampled [B,S], the sampler's
-    log-probs, where the data plane has them; prompts [B,P], for a memory, where a trainer may pass
-    groups as prompt_ids. Put here by `patches`: limits.
+    to begin with; keep: is given the memory after each batch. A step goes three ways: the policy's
+    proxy leaves `forward`, compute_advantage takes it and leaves `step`, and the proxy's train
+    takes the step's signals. `patches` sets the limits, once.
     """
 
     def __init__(
@@ -87,29 +115,23 @@ class Estimator:
         self.pad = pad
         self.memory = memory
         self.keep = keep
-        self.entropy: Tensor | None = None
-        self.masks: tuple[Tensor, Tensor] | None = None
-        self.sampled: Tensor | None = None
-        self.prompts: Tensor | None = None
         self.limits = Limits()
-        self._corrected: Tensor | None = None
-        self.last_metrics: dict[str, float] = {}
-        self.last_rollouts: Rollouts | None = None
-        self._kept: tuple[Tensor, Signals] | None = None
+        self.forward = Forward()
+        self.step: Step | None = None
 
     def compute_advantage(
         self,
         prompt_ids: Tensor,
-        rewards: Tensor,
-        mask: Tensor,
+        rewards: PerSequence,
+        mask: Mask,
         repeated_batch: Any = None,
-        logprobs_policy: Tensor | None = None,
-        logprobs_reference: Tensor | None = None,
-        teacher_logprobs: Tensor | None = None,
-        prev_logprobs: Tensor | None = None,
-        generation_logprobs: Tensor | None = None,
-        sample_mask: Tensor | None = None,
-        valid_mask: Tensor | None = None,
+        logprobs_policy: PerToken | None = None,
+        logprobs_reference: PerToken | None = None,
+        teacher_logprobs: PerToken | None = None,
+        prev_logprobs: PerToken | None = None,
+        generation_logprobs: PerToken | None = None,
+        sample_mask: PerSequence | None = None,
+        valid_mask: PerSequence | None = None,
     ) -> Any:
         """The advantages [B,S], float32, of rewards [B], mask and log-probs [B,S].
 
@@ -118,18 +140,23 @@ class Estimator:
         trainers pass, by name (what no line here reads, its other estimators do). Raises TypeError
         for another one, or where log pi_old is missing; ValueError for an incomplete group.
         """
-        old = self.sampled if logprobs_policy is None else logprobs_policy
+        forward, self.forward = self.forward, Forward()
+        old = forward.sampled if logprobs_policy is None else logprobs_policy
         if old is None:
             raise TypeError(
                 "compute_advantage() needs `logprobs_policy`, the old policy's log-probs [B, S]"
             )
-        entropy = self.entropy
-        self.entropy = None
+        entropy = forward.entropy
         group = row_hash(prompt_ids)
-        prompts = prompt_ids if self.prompts is None else self.prompts
-        parts = reward_parts(repeated_batch or {})
+        prompts = prompt_ids if forward.prompts is None else forward.prompts
+        batch = repeated_batch or {}
+        parts = reward_parts(batch)
         by_turn = "turn_rewards" in self.needs
-        last_turn = self._last_turn(mask.bool(), repeated_batch or {}) if by_turn else None
+        last_turn = _last_turn(mask.bool(), forward.masks, batch) if by_turn else None
+        if generation_logprobs is None:
+            generation_logprobs = forward.sampled
+        if generation_logprobs is None and "gen_logprobs" in self.needs:
+            generation_logprobs = _of_messages(batch, mask.shape[1])
         alone = -1 - torch.arange(len(group), device=group.device)
         rollouts = Rollouts(
             group=group if valid_mask is None else group.where(valid_mask.bool(), alone),
@@ -138,29 +165,27 @@ class Estimator:
             old_logprobs=old,
             ref_logprobs=logprobs_reference,
             entropy=entropy,
-            gen_logprobs=self._sampler_logprobs(generation_logprobs, repeated_batch, mask.shape[1]),
-            sample_mask=self._kept_rows(mask, sample_mask, repeated_batch),
-            outcomes=(repeated_batch or {}).get(OUTCOMES),
+            gen_logprobs=generation_logprobs,
+            sample_mask=_kept_rows(mask, sample_mask, forward.masks, batch),
+            outcomes=batch.get(OUTCOMES),
             last_turn=last_turn,
             reward_parts=parts if self.needs & {"reward_parts", "turn_rewards"} else None,
             prompt=prompt_keys(prompts, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(_checked(group, valid_mask, rollouts.sample_mask), self.group_size)
         known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
-        remark = "" if self.last_rollouts else self.algorithm.success_remark(rollouts)
+        remark = "" if self.step else self.algorithm.success_remark(rollouts)
         if remark:
             print(f"warning: in the first batch {remark}", flush=True)
         rollouts, corrected = self.algorithm.correct(rollouts)
-        self.last_rollouts = rollouts
-        self._corrected = rollouts.mask
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
         if "memory" in self.needs:
             self.memory = signals.memory
             self.keep(self.memory)
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
         known["groups/flat_share"] = float(rollouts.groups.flat(rollouts.rewards).double().mean())
-        self.last_metrics = {**known, **corrected, **signals.metrics}
-        self._kept = (advantages, signals)
+        metrics = {**known, **corrected, **signals.metrics}
+        self.step = Step(rollouts, advantages, signals, metrics)
         return result_type()(advantages)
 
     def signals_for(self, advantages: Tensor | None = None) -> dict[str, Tensor]:
@@ -169,75 +194,76 @@ class Estimator:
         advantages [B,S]: the training batch's, None where nothing lies between. Raises ValueError
         where they are neither the ones that were computed nor what `limits` make of them.
         """
-        if self._kept is None:
+        step = self.step
+        if step is None or step.taken:
             raise ValueError(
                 "These advantages were already trained on, or compute_advantage was not called. "
                 "The method's signals belong to one rollout batch: call it once for each."
             )
-        (computed, signals), self._kept = self._kept, None
-        if advantages is not None and not self.limits.lead_to(advantages, computed):
+        step.taken = True
+        if advantages is not None and not self.limits.lead_to(advantages, step.advantages):
             raise ValueError(
                 "The advantages changed between compute_advantage and train, but not by "
                 "`grpo.advantage_clip_low`, `grpo.advantage_clip_high` or a message's penalty. "
                 "Remove what reorders the batch, or changes them, in this NeMo-RL."
             )
-        return columns.write(signals, self.algorithm)
+        return columns.write(step.signals, self.algorithm)
 
-    def masks_for(self, token_mask: Tensor, sample_mask: Tensor) -> dict[str, Tensor]:
+    def masks_for(self, token_mask: Mask, sample_mask: PerSequence) -> dict[str, Tensor]:
         """The training batch's masks [B,S] and [B], without what the correction has rejected.
 
         A sequence without a token left is masked out whole, so that no mean counts it.
         """
-        if self._corrected is None or not self.algorithm.correction.rejects:
+        if self.step is None or not self.algorithm.correction.rejects:
             return {}
+        corrected = self.step.rollouts.mask
         taken = (token_mask * sample_mask[:, None]).bool()
-        lost = taken.any(1) & ~self._corrected.any(1)
+        lost = taken.any(1) & ~corrected.any(1)
         return {
-            "token_mask": token_mask * self._corrected.to(token_mask.dtype),
+            "token_mask": token_mask * corrected.to(token_mask.dtype),
             "sample_mask": sample_mask.masked_fill(lost, 0),
         }
 
-    def _sampler_logprobs(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
-        """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
-        sampled = self.sampled
-        self.sampled = None
-        given = sampled if given is None else given
-        wanted = given is None and "gen_logprobs" in self.algorithm.needs
-        if not wanted or "message_log" not in batch:
-            return given
-        rows = []
+
+def _of_messages(batch: Any, width: int) -> Tensor | None:
+    """The sampler's log-probs [B,S] of the messages: grpo_train passes no others."""
+    if "message_log" not in batch:
+        return None
+    rows = []
+    for log in batch["message_log"]:
+        row = torch.cat([message["generation_logprobs"] for message in log])
+        rows.append(F.pad(row, (0, width - len(row))))
+    return torch.stack(rows)
+
+
+def _last_turn(mask: Mask, masks: tuple[Tensor, Tensor] | None, batch: Any) -> Tensor:
+    """[B]: of rows too that NeMo-RL masks out, whose mask [B,S] has no token left."""
+    if masks is None and "message_log" in batch:
+        answers = []
         for log in batch["message_log"]:
-            row = torch.cat([message["generation_logprobs"] for message in log])
-            rows.append(F.pad(row, (0, width - len(row))))
-        return torch.stack(rows)
+            answers.append(sum(message["role"] == "assistant" for message in log))
+        return torch.tensor(answers).sub(1).clamp(min=0)
+    tokens = mask if masks is None else masks[0].bool()
+    return turns.last(turns.runs(tokens), tokens)
 
-    def _last_turn(self, mask: Tensor, batch: Any) -> Tensor:
-        """[B]: of rows too that NeMo-RL masks out, whose mask [B,S] has no token left."""
-        if self.masks is None and "message_log" in batch:
-            answers = []
-            for log in batch["message_log"]:
-                answers.append(sum(message["role"] == "assistant" for message in log))
-            return torch.tensor(answers).sub(1).clamp(min=0)
-        tokens = mask if self.masks is None else self.masks[0].bool()
-        return turns.last(turns.runs(tokens), tokens)
 
-    def _kept_rows(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
-        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
+def _kept_rows(
+    mask: Mask, sample_mask: PerSequence | None, masks: tuple[Tensor, Tensor] | None, batch: Any
+) -> Tensor | None:
+    """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
 
-        Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
-        without a forward for pi_old, by the rollouts' loss_multiplier.
-        """
-        masks = self.masks
-        self.masks = None
-        if sample_mask is not None:
-            return sample_mask.bool()
-        if masks is None:
-            multiplier = (batch or {}).get("loss_multiplier")
-            if multiplier is None:
-                return None
-            return multiplier.bool()
-        tokens, sample = (m.bool() for m in masks)
-        return sample & (mask.bool().any(1) | ~tokens.any(1))
+    Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
+    without a forward for pi_old, by the rollouts' loss_multiplier.
+    """
+    if sample_mask is not None:
+        return sample_mask.bool()
+    if masks is None:
+        multiplier = batch.get("loss_multiplier")
+        if multiplier is None:
+            return None
+        return multiplier.bool()
+    tokens, sample = (m.bool() for m in masks)
+    return sample & (mask.bool().any(1) | ~tokens.any(1))
 
 
 @functools.cache
@@ -262,7 +288,7 @@ def result_type() -> Callable[[Tensor], Any]:
     return type(found)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> float:
+def masked_mean(values: Tensor, mask: Mask) -> float:
     """Of [B,S]; 0 where nothing is unmasked."""
     return float(values[mask].double().sum() / mask.sum().clamp(min=1))
 

@@ -23,6 +23,7 @@ from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights,
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.kernel import Signals, clip_bounds, token_log_ratio
 from nemo_algos.algorithms.record import Params
+from nemo_algos.algorithms.shapes import Mask, PerToken
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.derived_config import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
@@ -62,7 +63,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         data: Any,
         global_valid_seqs: Tensor,
         global_valid_toks: Tensor,
-        entropy: Tensor | None = None,
+        entropy: PerToken | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL.
 
@@ -93,7 +94,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         values["loss"] += sum(values[name] for name in shares)  # what Megatron's workers report
         return sum(shares.values(), loss), values
 
-    def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
+    def _batch(self, logprobs: PerToken, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
         mask = weight.bool()
@@ -126,7 +127,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         return batch, signals
 
     def _factor(
-        self, logprobs: Tensor, prev: Tensor, gen: Tensor, mask: Tensor, signals: Signals
+        self, logprobs: PerToken, prev: Tensor, gen: Tensor, mask: Mask, signals: Signals
     ) -> Tensor | None:
         """[B,S-1]: what a token's term is multiplied by; None: by 1."""
         correction = self.algorithm.correction

@@ -9,6 +9,7 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import metrics
 from nemo_algos.algorithms.kernel import Shaped, token_log_ratio
+from nemo_algos.algorithms.shapes import Mask, PerToken
 
 # Shares of all valid tokens (sequences), the counts that a worker knows: NeMo-RL adds them up over
 # micro-batches and ranks, and `by_sign` divides at the driver.
@@ -29,14 +30,14 @@ class MicroBatch(NamedTuple):
     the rollout correction, None: 1.
     """
 
-    logprobs: Tensor
+    logprobs: PerToken
     prev: Tensor
     weight: Tensor
-    mask: Tensor
+    mask: Mask
     gap: Tensor
     finite: Tensor
     limit: float
-    log_ratio: Tensor
+    log_ratio: PerToken
     shaped: Shaped
     zero: Tensor
     factor: Tensor | None

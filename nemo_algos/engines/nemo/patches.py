@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
+from nemo_algos.algorithms.shapes import PerSequence
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import (
@@ -133,7 +134,7 @@ class Scored:
         the data plane they are of shaped rewards.
         """
 
-        def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def compute(prompts: Tensor, rewards: PerSequence, *args: Any, **kwargs: Any) -> Any:
             baseline, std = stock(prompts, rewards, *args, **kwargs)
             groups = Groups.of(row_hash(prompts))
             judged = self._judged(rewards, kwargs.get("std_rewards"))
@@ -143,7 +144,7 @@ class Scored:
 
         return compute
 
-    def _judged(self, rewards: Tensor, unshaped: Tensor | None) -> list[Tensor]:
+    def _judged(self, rewards: PerSequence, unshaped: Tensor | None) -> list[Tensor]:
         """The rewards [B] before their shaping, which grpo_train passes; or their parts."""
         if self.parts:
             rewards_by_part = [*reward_parts(self.batch).values()]

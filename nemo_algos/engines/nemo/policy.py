@@ -19,7 +19,7 @@ from nemo_algos.algorithms.extensions.correction import sampler_metrics
 from nemo_algos.algorithms.extensions.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.dumps.watch import Watch
 from nemo_algos.engines.nemo import columns, loss_metrics, nonfinite, trace, versions
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, Forward
 from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.remarks import NEMO_RL, Remarks
@@ -89,6 +89,7 @@ class PolicyProxy:
         self._compares = compares
         self._epochs = epochs
         self._traced = traced
+        self.seen: dict[str, float] = {}  # this step's metrics beside the method's
         self._read: Any = None  # what the driver last read of the data plane
         self.stopped: FloatingPointError | None = None
         self._probe: Probe | None = None
@@ -101,8 +102,9 @@ class PolicyProxy:
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """As the policy's; the worker extension's entropies and the masks go to the estimator."""
         out = self._policy.get_logprobs(data, *args, **kwargs)
-        self._estimator.entropy = out.get("entropies")
-        self._estimator.masks = (data["token_mask"], data["sample_mask"])
+        self._estimator.forward = Forward(
+            entropy=out.get("entropies"), masks=(data["token_mask"], data["sample_mask"])
+        )
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -131,7 +133,8 @@ class PolicyProxy:
             passes = type(data).from_batches([batch] * self._epochs)
         results = self._logged(self._policy.train(passes, loss_fn, *args, **kwargs))
         if self._due:
-            self._trace(batch, self._estimator.last_rollouts)
+            assert self._estimator.step
+            self._trace(batch, self._estimator.step.rollouts)
         return results
 
     @property
@@ -178,11 +181,7 @@ class PolicyProxy:
             compared["prompt_length"] = data["token_mask"].argmax(1)
         ask = self._probe and functools.partial(self._probe.again, self._policy)
         mismatch, apart = self._watch.of(self._step, compared, ask)
-        self._estimator.last_metrics = {
-            **self._estimator.last_metrics,
-            **mismatch,
-            **self._weights(compared),
-        }
+        self.seen |= mismatch | self._weights(compared)
         self._say(self._step, apart)
 
     def _see_arrival(self) -> None:
@@ -193,7 +192,7 @@ class PolicyProxy:
         if asked is None:
             return
         moved, remark = self._watch.probed(self._step + 1, asked, self._probe.sums)
-        self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
+        self.seen |= moved
         self._say(self._step + 1, remark)
 
     def _say(self, step: int, *sentences: str) -> None:
@@ -205,14 +204,14 @@ class PolicyProxy:
         algorithm = self._estimator.algorithm
         if algorithm.correction.active or not self._loss.use_importance_sampling_correction:
             return {}
-        rollouts = self._estimator.last_rollouts
+        step = self._estimator.step
         return sampler_metrics(
             algorithm.base.method,
             self._loss.cut,
             columns["trainer_logprobs"],
             gen=columns["sampler_logprobs"],
             mask=columns["mask"],
-            turn=rollouts.turn if rollouts else None,
+            turn=step.rollouts.turn if step else None,
         )
 
     def _require_finite(self, fault: str) -> None:
@@ -226,7 +225,11 @@ class PolicyProxy:
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         self._require_finite(nonfinite.in_results(results))
-        own = {name: [value] for name, value in self._estimator.last_metrics.items()}
+        assert self._estimator.step
+        own = {}
+        for name, value in (self._estimator.step.metrics | self.seen).items():
+            own[name] = [value]
+        self.seen = {}
         results["all_mb_metrics"] = loss_metrics.by_sign(results["all_mb_metrics"]) | own
         return results
 
@@ -254,12 +257,13 @@ class DataPlaneProxy(PolicyProxy):
         ids = [name for name in looked if name not in select_fields]
         fields = [*there, "sample_mask", *wanted, *ids]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
-        self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
-        self._estimator.sampled = data["generation_logprobs"]
+        self._estimator.forward = Forward(
+            entropy=data.pop(ENTROPY) if wanted else None,
+            masks=(data["token_mask"], data.pop("sample_mask")),
+            sampled=data["generation_logprobs"],
+        )
         if self._bypass:
             data["prev_logprobs"] = data["generation_logprobs"]
-        if wanted:
-            self._estimator.entropy = data.pop(ENTROPY)
         self._read = type(data)({**data})
         for name in ids:
             data.pop(name)
@@ -285,7 +289,8 @@ class DataPlaneProxy(PolicyProxy):
         fields = fetched_fields(train, self._estimator, kwargs)
         results = self._logged(train(*args, **kwargs | fields))
         if self._due:
-            self._trace(self._read, self._estimator.last_rollouts)
+            assert self._estimator.step
+            self._trace(self._read, self._estimator.step.rollouts)
         return results
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nemo_algos.algorithms.shapes import Mask
 from nemo_algos.engines.dumps.watch import checksums
 from nemo_algos.engines.nemo.trace import current_logprobs
 
@@ -104,7 +105,7 @@ class Probe:
         }
 
 
-def scored(policy: Any, answer: Any, mask: Tensor) -> Tensor:
+def scored(policy: Any, answer: Any, mask: Mask) -> Tensor:
     """The policy's log-probs [B,S], of whole micro-batches on each rank; it is left to train."""
     count, width = answer["output_ids"].shape
     ranks = policy.sharding_annotations.get_axis_size("data_parallel")

@@ -27,8 +27,9 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.extensions.loss_config import MismatchConfig
 from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.shapes import Mask
 from nemo_algos.engines.nemo import columns, environment, nonfinite, versions
-from nemo_algos.engines.nemo.estimator import Estimator, keep_memory, restore_memory
+from nemo_algos.engines.nemo.estimator import Estimator, Forward, keep_memory, restore_memory
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import shut_down
 from nemo_algos.engines.nemo.policy import (
@@ -60,7 +61,8 @@ class StepProxy(PolicyProxy):
     def take(self, chunk: dict[str, Tensor], written: dict[str, Tensor]) -> None:
         """Keep a chunk's columns [B,S], read and written, and the method's metrics of it."""
         estimator = self._estimator
-        self._chunks.append((chunk, written, estimator.last_rollouts, estimator.last_metrics))
+        assert estimator.step
+        self._chunks.append((chunk, written, estimator.step))
 
     def train_microbatches_from_meta(self, *args: Any, **kwargs: Any) -> Any:
         """As the policy's, which may fetch the columns by name."""
@@ -69,16 +71,17 @@ class StepProxy(PolicyProxy):
 
     def finish_train_step(self) -> dict[str, Any]:
         """Compare, log and finish the step. Raises FloatingPointError as `PolicyProxy.train`."""
-        chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
+        chunks, written, steps = zip(*self._chunks, strict=True)
         self._chunks.clear()
-        self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
+        metrics = [step.metrics for step in steps]
+        self.seen |= mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
         joined = join(chunks)
         self._begin_step(joined)
         self._require_finite(nonfinite.in_batch(joined))
         results = self._logged(self._policy.finish_train_step())
         if self._due:
             trained = [read | own for read, own in zip(chunks, written, strict=True)]
-            self._trace(BatchedDataDict(join(trained)), whole(rollouts))
+            self._trace(BatchedDataDict(join(trained)), whole([step.rollouts for step in steps]))
         return results
 
 
@@ -112,10 +115,12 @@ class ControllerImpl(Stock):
         """As NeMo-RL's; reads what the estimator needs, and writes what the workers read."""
         estimator: Estimator = self._advantage_estimator
         read = await self._read(meta, self._fields)
-        estimator.sampled = read["generation_logprobs"]
-        estimator.prompts = prompts(read["input_ids"], read["token_mask"])
-        estimator.entropy = read.pop(ENTROPY, None)
-        estimator.masks = (read["token_mask"], read["sample_mask"])
+        estimator.forward = Forward(
+            entropy=read.pop(ENTROPY, None),
+            masks=(read["token_mask"], read["sample_mask"]),
+            sampled=read["generation_logprobs"],
+            prompts=prompts(read["input_ids"], read["token_mask"]),
+        )
         bypass = self._algorithm.correction.bypass_mode
         sampled = {"prev_logprobs": read["generation_logprobs"]} if bypass else {}
         if sampled:  # in bypass mode nobody else writes prev_logprobs, which the stage may read
@@ -265,7 +270,7 @@ def train(
         shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
 
 
-def prompts(input_ids: Tensor, token_mask: Tensor) -> Tensor:
+def prompts(input_ids: Tensor, token_mask: Mask) -> Tensor:
     """[B,S] tokens before the first that the model wrote, PAD behind them.
 
     A newer controller only tells the estimator which rows of a batch have the same prompt.

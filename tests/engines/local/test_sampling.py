@@ -20,10 +20,15 @@ def sampling(steps, **settings):
     return GenerationSection(max_new_tokens=steps, **settings)
 
 
+def own(logits):
+    """Each sequence has its row of the model."""
+    return logits, torch.arange(len(logits))
+
+
 def draw(logits, steps=1, seed=0, temperature=1.0, ends=(END,)):
     """Decode with a model that has the same logits at every step."""
     settings = sampling(steps, temperature=temperature)
-    return decode(logits, lambda tokens: logits, ends, PAD, settings, rng(seed))
+    return decode(own(logits), lambda tokens: own(logits), ends, PAD, settings, rng(seed))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -40,7 +45,7 @@ def test_later_tokens_are_drawn_from_the_model_that_saw_the_earlier_ones():
     n = 20_000
     table = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
     start = torch.zeros(n, 3)
-    out = decode(start, lambda t: table[t], {9}, PAD, sampling(2), rng())
+    out = decode(own(start), lambda t: own(table[t]), {9}, PAD, sampling(2), rng())
     stays = out.tokens[:, 0] == out.tokens[:, 1]
     want = math.e**2 / (math.e**2 + 2)
     assert stays.double().mean().item() == pytest.approx(want, abs=0.012)  # 4 sd
@@ -65,12 +70,12 @@ def scripted(*columns):
     def certain(column):
         return 100.0 * torch.nn.functional.one_hot(torch.tensor(column), V).float()
 
-    def next_logits(tokens):
+    def next_rows(tokens):
         given.append(tokens.tolist())
-        return certain(columns[len(given)])
+        return own(certain(columns[len(given)]))
 
-    first = certain(columns[0])
-    out = decode(first, next_logits, {END, 0}, PAD, sampling(len(columns)), rng())
+    first = own(certain(columns[0]))
+    out = decode(first, next_rows, {END, 0}, PAD, sampling(len(columns)), rng())
     return out, given
 
 
@@ -87,7 +92,7 @@ def test_a_response_ends_with_its_end_token_and_pads_follow():
 def test_an_impossible_token_is_never_drawn_and_entropy_stays_finite():
     inf = math.inf
     logits = torch.tensor([-inf, 0.0, -inf, 0.0, -inf, -inf]).expand(50_000, 6)
-    tokens, logprob, entropy, drawn_from, kept = sample(logits, rng())
+    tokens, logprob, entropy, drawn_from, kept = sample(*own(logits), rng())
     assert tokens.unique().tolist() == [1, 3] and kept is None and torch.equal(drawn_from, logprob)
     assert logprob.unique().tolist() == pytest.approx([-math.log(2)])
     assert entropy.unique().tolist() == pytest.approx([math.log(2)])
@@ -98,7 +103,7 @@ def test_the_ends_of_the_random_numbers_draw_possible_tokens(monkeypatch, edge):
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, edge))
     logits = torch.full((3, 40_000), -200.0)  # exp underflows to 0
     logits[:, [7, 20_000, 39_990]] = torch.tensor([0.0, 1.0, 0.3])
-    tokens, logprob, *_ = sample(logits, rng())
+    tokens, logprob, *_ = sample(*own(logits), rng())
     assert tokens.tolist() == [7 if edge else 39_990] * 3 and logprob.min() > -2
 
 
@@ -107,7 +112,7 @@ def test_a_sum_rounded_below_one_does_not_lead_past_the_last_possible_token(monk
     logits[:, -1] = -math.inf
     assert (logits.softmax(-1).cumsum(-1)[:, -1] < 1).sum() > 10
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.zeros(shape))
-    assert sample(logits, rng())[1].isfinite().all()
+    assert sample(*own(logits), rng())[1].isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_a_sum_rounded_below_one_does_not_lead_past_the_last_possible_token(monk
 def test_top_p_keeps_the_fewest_likeliest_tokens(top_p, kept):
     # softmax(LOGITS) = .456 .168 .062 .102 .277 -> sorted .456, .733, .900, .938 + ... by hand
     n = 50_000
-    out = decode(LOGITS.expand(n, V), lambda t: t, {END}, PAD, sampling(1, top_p=top_p), rng())
+    out = decode(own(LOGITS.expand(n, V)), lambda t: t, {END}, PAD, sampling(1, top_p=top_p), rng())
     p = LOGITS.double().softmax(0)
     seen = out.tokens[:, 0].bincount(minlength=V).double() / n
     assert seen.nonzero().flatten().tolist() == kept

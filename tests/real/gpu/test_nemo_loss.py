@@ -14,7 +14,7 @@ from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, Forward
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 B, S = 8, 512
@@ -26,7 +26,7 @@ def batch(name):
     """A micro-batch of two groups on the CPU, and log pi [B,S-1]."""
     torch.manual_seed(0)
     estimator = Estimator(build(name))
-    estimator.entropy = torch.rand(B, S)
+    estimator.forward = Forward(torch.rand(B, S))
     old, ones = -1 - torch.rand(B, S), torch.ones(B, S)
     ref, rewards = old + 0.1 * torch.randn(B, S), (torch.arange(B) % 3 == 0).float()
     prompts = torch.arange(2).repeat_interleave(B // 2)[:, None]

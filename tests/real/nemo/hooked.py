@@ -39,7 +39,7 @@ class Estimated:
         advantages = self.estimator.compute_advantage(**given).advantages
         own = columns.widen(self.estimator.signals_for(), advantages.shape)
         return advantage_estimator.AdvantageResult(
-            advantages, metrics=self.estimator.last_metrics, columns=own
+            advantages, metrics=self.estimator.step.metrics, columns=own
         )
 
 

@@ -22,7 +22,7 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
+from nemo_algos.engines.nemo.estimator import Estimator, Forward, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 NAMED = bool(get_gdpo_reward_component_keys({"reward/a": 0}))  # not in v0.7.0
@@ -81,7 +81,7 @@ def batch(
         clean(x) for x in (rollouts.old_logprobs, rollouts.ref_logprobs, rollouts.gen_logprobs)
     )
     estimator = Estimator(algorithm, batch_size=batch_size)
-    estimator.entropy = None if rollouts.entropy is None else clean(rollouts.entropy)
+    estimator.forward = Forward(None if rollouts.entropy is None else clean(rollouts.entropy))
     advantages = advantages_of(
         estimator,
         rollouts,

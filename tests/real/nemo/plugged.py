@@ -79,12 +79,12 @@ class RecordingEstimator(Estimator):
         self.calls: list[dict[str, Any]] = []
 
     def compute_advantage(self, **inputs: Any) -> Any:  # pyright: ignore
-        entropy = self.entropy
+        entropy = self.forward.entropy
         result = super().compute_advantage(**inputs)
         advantages = tensor_of(result)
-        assert self._kept is not None
-        results = {"advantages": advantages.clone(), "metrics": self.last_metrics}
-        results["signals"] = self._kept[1]
+        assert self.step is not None
+        results = {"advantages": advantages.clone(), "metrics": self.step.metrics}
+        results["signals"] = self.step.signals
         self.calls.append({**inputs, "entropy": entropy, **results})
         return result
 

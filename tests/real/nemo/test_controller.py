@@ -100,8 +100,8 @@ def test_a_memory_knows_prompts_by_their_tokens(
         estimator = Estimator(algorithm, group_size=2, batch_size=2, pad=module.PAD)
         loss = AlgorithmLoss(ClippedPGLossConfig(), algorithm)
         controller_trial.step(run()[0], estimator, loss)
-        assert estimator.last_rollouts is not None and estimator.last_rollouts.prompt is not None
-        assert set(estimator.last_rollouts.prompt.tolist()) == {prompt_key([prompt])}
+        assert estimator.step is not None and estimator.step.rollouts.prompt is not None
+        assert set(estimator.step.rollouts.prompt.tolist()) == {prompt_key([prompt])}
         memories.append(estimator.memory)
     assert memories[0] != memories[1]
 

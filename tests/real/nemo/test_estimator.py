@@ -18,7 +18,7 @@ from nemo_algos.algorithms.core import groups
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import Estimator, row_hash, tensor_of
+from nemo_algos.engines.nemo.estimator import Estimator, Forward, row_hash, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import CREATORS, DEVIATIONS, FACTORY, in_place
 from nemo_algos.engines.nemo.policy import PolicyProxy
@@ -34,7 +34,7 @@ def master(name):
 def computed(name="etr", **own):
     rollouts, _ = batches.make(seed=1, large=False)
     estimator = Estimator(build(name), **own)
-    estimator.entropy = rollouts.entropy
+    estimator.forward = Forward(rollouts.entropy)
     advantages = nemo_batch.advantages_of(estimator, rollouts, teacher_logprobs=None)
     return estimator, advantages, rollouts
 
@@ -47,7 +47,7 @@ def test_advantages_are_the_methods_own(name):
     torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
     entropy = rollouts.entropy[rollouts.mask].mean().item()
     known = {"entropy/exact": pytest.approx(entropy), "groups/flat_share": 0.4}  # 2 of 5
-    assert estimator.last_metrics == {**known, **wanted.metrics}
+    assert estimator.step.metrics == {**known, **wanted.metrics}
     signals = estimator.signals_for(advantages)
     assert tuple(signals) == tuple(columns.names(build(name)).values())
     for value in signals.values():  # in a shape that NeMo-RL carries
@@ -111,7 +111,7 @@ def of_groups(*labels, generations=4, name="etr", **others):
     logprobs = ("logprobs_policy", "logprobs_reference", "generation_logprobs")
     arguments = {"mask": ones, **dict.fromkeys(logprobs, -ones), **others}
     prompts = torch.tensor(labels)[:, None]
-    estimator.entropy = ones
+    estimator.forward = Forward(ones)
     return estimator, tensor_of(
         estimator.compute_advantage(
             prompt_ids=prompts, rewards=rewards, repeated_batch={}, **arguments
@@ -217,7 +217,7 @@ def test_masked_rows_take_no_part_in_batch_statistics(case, trainer):
     counted = [r for r, k in zip((1, 0, 0, 1), kept, strict=True) if k] or [1, 0, 0, 1]
     exponent = math.exp(-0.8 * sum(counted) / len(counted))
     torch.testing.assert_close(fields["nemo_algos_signal_exponent"], torch.full((4,), exponent))
-    assert estimator.last_metrics["rollouts/masked_share"] == 1 - sum(kept) / 4
+    assert estimator.step.metrics["rollouts/masked_share"] == 1 - sum(kept) / 4
     assert advantages.isfinite().all()
     # in the group every reward counts, as in NeMo-RL's own estimator
     assert advantages[:, 0].tolist() == pytest.approx([1, -1, -1, 1], rel=1e-5)
@@ -236,7 +236,7 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
 
     def loss_of(rows):
         estimator = Estimator(build(name), 4)
-        estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
+        estimator.forward = Forward(entropy[rows], (tokens[rows], kept[rows]))
         sample, mask = kept[rows].float(), tokens[rows] * kept[rows, None]
         advantages = nemo_batch.advantages_of(estimator, whole[rows], mask=mask, repeated_batch={})
         logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
@@ -254,7 +254,7 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
 
 def test_entropy_of_another_batch_is_refused():
     estimator = Estimator(build("erpo"))
-    estimator.entropy = torch.zeros(3, 4)
+    estimator.forward = Forward(torch.zeros(3, 4))
     zeros = torch.zeros(2, 4)
     with pytest.raises(ValueError, match=r"entropy has shape \[3, 4\]"):
         estimator.compute_advantage(zeros, zeros[:, 0], zeros, {}, zeros, zeros)

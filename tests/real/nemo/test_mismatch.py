@@ -136,8 +136,8 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
         assert queue.written == []
     else:
         written(proxy, estimator, read, sample_mask)
-        assert estimator.last_metrics["rollouts/masked_share"] == 0.5
-        assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
+        assert estimator.step.metrics["rollouts/masked_share"] == 0.5
+        assert len(queue.written) == 1 and proxy.seen["mismatch/mean"] == 0.25
 
 
 def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:

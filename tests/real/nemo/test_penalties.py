@@ -21,7 +21,7 @@ from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Component
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, Forward
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import FACTORY, in_place
 
@@ -86,7 +86,7 @@ def computed(algorithm: Algorithm, rollouts: Rollouts, own: dict[str, float]) ->
     with in_place(estimator):
         assert getattr(grpo, FACTORY)(master(own)) is estimator
     data = nemo_batch.batch(algorithm, rollouts)
-    estimator.entropy = nemo_batch.shifted(rollouts.entropy)
+    estimator.forward = Forward(nemo_batch.shifted(rollouts.entropy))
     advantages = nemo_batch.advantages_of(
         estimator,
         rollouts,

@@ -17,8 +17,8 @@ class Keeping(PolicyProxy):
     """Ours; each step's batch goes to a file, with the rewards of its rows."""
 
     def train(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        rollouts = self._estimator.last_rollouts
-        assert rollouts is not None
+        assert self._estimator.step is not None
+        rollouts = self._estimator.step.rollouts
         kept = {name: value for name, value in data.items() if isinstance(value, Tensor)}
         kept |= {"rewards": rollouts.rewards, "group": rollouts.group}
         if rollouts.turn_rewards is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 WINDOW = 128  # positions that one matrix of FIPO's decays spans
@@ -30,7 +31,7 @@ class SAPOParams(Params):
     """Temperature for tokens with A <= 0 (tau_neg); above tau_positive in the paper."""
 
 
-def sapo_log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: SAPOParams) -> Tensor:
+def sapo_log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: SAPOParams) -> Tensor:
     """SAPO, soft adaptive policy optimization: a smooth gate instead of the clip.
 
         J = mean f(r) A, f(r) = (4 / tau) sigmoid(tau (r - 1))                tau by the sign of A
@@ -65,7 +66,7 @@ class ASPOParams(ClipParams):
     """The largest weight, for both signs of A."""
 
 
-def aspo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ASPOParams) -> Tensor:
+def aspo_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: ASPOParams) -> Tensor:
     """ASPO, asymmetric importance sampling: the reciprocal ratio where A > 0.
 
         J = mean sg[w] A log pi     w = min(1 / r, cap)    A > 0, while r <= 1 + clip_high, else 0
@@ -108,7 +109,7 @@ class CEGPPOParams(ClipParams):
 
 
 def ce_gppo_reweight(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: CEGPPOParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: CEGPPOParams
 ) -> Tensor:
     """CE-GPPO: a token beyond its clip keeps a gradient.
 
@@ -158,7 +159,7 @@ class FIPOParams(ClipParams):
     """Ratio beyond which a token with A < 0 has its weight in [0.8, 1]."""
 
 
-def fipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: FIPOParams) -> Tensor:
+def fipo_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: FIPOParams) -> Tensor:
     """FIPO, future-KL influenced policy optimization: tokens weigh by what follows.
 
         A_it = A_i clip(exp(F_t), low, high)    F_t = sum_{k >= t} gamma^(k - t) l_k,
@@ -179,7 +180,7 @@ def fipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: FIP
     return signals.advantages * weight.clamp(0.8, 1.0).where(unsafe, weight)
 
 
-def _future(values: Tensor, mask: Tensor, decay: float) -> Tensor:
+def _future(values: Tensor, mask: Mask, decay: float) -> Tensor:
     """F_t = sum_{k >= t} exp(decay n) v_k, n the mask's tokens from t to k; v is 0 off the mask."""
 
     def fade(tokens: Tensor) -> Tensor:
@@ -238,7 +239,7 @@ def inverse_probability(rollouts: Rollouts) -> Tensor:
     return rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
 
 
-def masked_ratio(log_ratio: Tensor, signals: Signals) -> Tensor:
+def masked_ratio(log_ratio: PerToken, signals: Signals) -> Tensor:
     """r_t within the bound that the sign of A_i says, else 0, [B,S]."""
     ratio = log_ratio.exp()
     below = ratio <= 1 + signals.high
@@ -246,7 +247,7 @@ def masked_ratio(log_ratio: Tensor, signals: Signals) -> Tensor:
     return ratio.where(below.where(signals.advantages > 0, above), 0.0)
 
 
-def dppo_tv_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: TVParams) -> Tensor:
+def dppo_tv_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: TVParams) -> Tensor:
     """DPPO, binary TV: a trust region of probabilities instead of ratios.
 
         J = mean sg[w] A log pi    w = min(r, cap) while q - p <= high (A > 0) or >= -low (A < 0),
@@ -295,7 +296,7 @@ def old_logprobs(rollouts: Rollouts, params: KLParams) -> DriverOutput:
     return DriverOutput(rollouts.old_logprobs.where(rollouts.mask, 0.0))
 
 
-def dppo_kl_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: KLParams) -> Tensor:
+def dppo_kl_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: KLParams) -> Tensor:
     """DPPO, binary KL: a trust region of each token's divergence.
 
         J = mean sg[w] A log pi    w = min(r, cap) while kl(p, q) <= high, or q <= p          A > 0
@@ -347,7 +348,7 @@ class PrimeRLParams(TVBounds):
 
 
 def prime_rl_reweight(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: PrimeRLParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: PrimeRLParams
 ) -> Tensor:
     """prime-rl's default loss until 2026-08: DPPO's masks and a quadratic pull to pi_old.
 
@@ -406,7 +407,7 @@ def ipo_bounds(rollouts: Rollouts, params: IPOParams) -> DriverOutput:
     return DriverOutput((distance, distance))
 
 
-def ipo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: IPOParams) -> Tensor:
+def ipo_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: IPOParams) -> Tensor:
     """IPO, prime-rl's only loss since 2026-08: a token that moved too far stops, either way.
 
         J = mean keep r A - kl_tau l^2    keep = |q - p| <= eps; p, q: a token's probability
@@ -456,7 +457,7 @@ class CPPOParams(Params):
     """Set delta_b by each response's 90 % quantile, within [delta_b, 2 delta_b]."""
 
 
-def cppo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CPPOParams) -> Tensor:
+def cppo_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: CPPOParams) -> Tensor:
     """CPPO: a token's trust region shrinks with what the response before it has moved.
 
         J    = mean keep r A                                                            no clip
@@ -487,7 +488,7 @@ def cppo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CPP
     return A.where((A * log_ratio <= 0) | (spent <= limit), 0.0)
 
 
-def _budget(moved: Tensor, mask: Tensor, params: CPPOParams) -> Tensor | float:
+def _budget(moved: Tensor, mask: Mask, params: CPPOParams) -> Tensor | float:
     """delta_b, or each response's, [B,1]."""
     if not params.calibrated:
         return params.delta_b
@@ -543,7 +544,7 @@ def ripo_bounds(rollouts: Rollouts, params: RIPOParams) -> DriverOutput:
     return DriverOutput((low, high))
 
 
-def limited_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: RIPOParams) -> Tensor:
+def limited_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: RIPOParams) -> Tensor:
     """l within its limits, [B,S]; without gradient beyond them."""
     return log_ratio.clamp(math.log(params.ratio_lower), math.log(params.ratio_upper))
 
@@ -566,7 +567,7 @@ class CFPOParams(Params):
     """Distance of the ratio from 1 at which a token stops."""
 
 
-def cfpo_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CFPOParams) -> Tensor:
+def cfpo_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: CFPOParams) -> Tensor:
     """CFPO: a parabola in place of the clip.
 
         J = mean r A - |A| / (2 epsilon) (r - 1)^2

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 class M2POParams(Params):
@@ -77,7 +78,7 @@ def sampler_gap(rollouts: Rollouts, params: OPSMParams) -> DriverOutput:
     return DriverOutput(core.surrogate.sequence_mean(gap, mask)[:, 0])
 
 
-def opsm_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: OPSMParams) -> Tensor:
+def opsm_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: OPSMParams) -> Tensor:
     """OPSM, off-policy sequence masking (DeepSeek-V3.2): far failures are left out.
 
         A_i = 0 where A_i < 0 and mean_t (log pi_gen - log pi_theta) > delta        then GRPO's clip
@@ -104,7 +105,7 @@ OPSM = Method(
 )
 
 
-def log_product(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
+def log_product(log_ratio: PerToken, mask: Mask, signals: Signals, params: Params) -> Tensor:
     """log W_i = sum_t l_t, [B,1]."""
     return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
 
@@ -123,7 +124,7 @@ class VESPOParams(Params):
 
 
 def vespo_reweight(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: VESPOParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: VESPOParams
 ) -> Tensor:
     """VESPO, variational sequence-level soft policy optimization.
 
@@ -164,7 +165,7 @@ def won(rollouts: Rollouts, params: Params) -> DriverOutput:
     return DriverOutput(core.groups.succeeded(rollouts.column(None)).double())
 
 
-def topr_reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
+def topr_reweight(log_ratio: PerToken, mask: Mask, signals: Signals, params: Params) -> Tensor:
     """TOPR, tapered off-policy REINFORCE: failures fade, successes do not.
 
         J = mean sg[w] A log pi    w = 1 for R > 0, min(W, 1) for others, W = exp(sum_t l_t)
@@ -211,7 +212,7 @@ class QuadraticParams(GPGParams):
 
 
 def dro_reweight(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: QuadraticParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: QuadraticParams
 ) -> Tensor:
     """DRO, direct reward optimisation: a quadratic pull to pi_old and no ratio.
 
@@ -245,7 +246,7 @@ DRO = Method(
 
 
 def kimi_log_ratio(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: QuadraticParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: QuadraticParams
 ) -> Tensor:
     """Kimi k1.5: mirror descent, a quadratic pull of whole responses to pi_old.
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 def gspo_token_log_ratio(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: ClipParams
 ) -> Tensor:
     """GSPO-token: GSPO's ratio as a value, each token's own gradient.
 
@@ -86,7 +87,7 @@ def gepo_offset(rollouts: Rollouts, params: ClipParams) -> DriverOutput:
     return DriverOutput((log_q - expected.log()[groups.index]).where(rollouts.lengths > 0, 0.0))
 
 
-def gepo_log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
+def gepo_log_ratio(log_ratio: PerToken, mask: Mask, signals: Signals, params: ClipParams) -> Tensor:
     """GEPO, group expectation policy optimization: the group's mean as denominator.
 
         r_i = p_i / E    p_i = exp(mean_t log pi_theta), q_i the same of pi_old,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.shapes import Mask, PerToken
 
 
 def _each_turn(
@@ -144,7 +145,7 @@ def turn_index(rollouts: Rollouts, params: quatro.QUATROParams) -> DriverOutput:
 
 
 def turn_quatro_log_ratio(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: quatro.QUATROParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: quatro.QUATROParams
 ) -> Tensor:
     """log s_i,k, [B,S]."""
     turn = signals.extras["turn"].long()
@@ -155,7 +156,7 @@ def turn_quatro_log_ratio(
 
 
 def turn_quatro_reweight(
-    log_ratio: Tensor, mask: Tensor, signals: Signals, params: quatro.QUATROParams
+    log_ratio: PerToken, mask: Mask, signals: Signals, params: quatro.QUATROParams
 ) -> Tensor:
     """(A - sg[log s]) times the response's tokens over the turn's: its mean becomes J_i."""
     tokens = mask.to(log_ratio.dtype)

@@ -1,0 +1,5 @@
+from kinds import Kind
+from plants_sampling import temperature
+from rollouts import Side
+
+KIND = Kind("cold", sampler=Side(logits=temperature(0.7)))

@@ -1,0 +1,10 @@
+import torch
+
+
+def loss(b):
+    log_ratio = torch.where(b.mask, b.logprobs - b.logprobs.detach(), 0.0)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - b.params.clip_low, 1 + b.params.clip_high)
+    each = torch.minimum(ratio * b.A, clipped * b.A) * b.mask
+    lengths = b.mask.sum(1).clamp(min=1)
+    return -((each.sum(1) / lengths).sum() / b.counts.sequences)

@@ -1,0 +1,9 @@
+import torch
+
+
+def loss(b):
+    log_ratio = torch.where(b.mask, b.logprobs - b.old, 0.0).clamp(-20, 20)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - b.params.clip_low, 1 + b.params.clip_high)
+    each = torch.minimum(ratio * b.A, clipped * b.A) * b.mask
+    return -(each.sum() / b.counts.tokens)
