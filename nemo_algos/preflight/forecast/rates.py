@@ -6,8 +6,8 @@ scheduler counts sequences; one step of a run is `train_global_batch_size` of th
 
 import functools
 import inspect
+import json
 import math
-import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -187,12 +187,12 @@ def torch_rates(optimizer: Mapping[str, Any], scheduler: Any, steps: int) -> lis
 
     Raises Wrong for what torch refuses, and Unknown for a class that is not torch's.
     """
-    return list(_stepped(pickle.dumps((optimizer, scheduler)), steps))
+    return list(_stepped(json.dumps((optimizer, scheduler)), steps))
 
 
 @functools.lru_cache(maxsize=32)  # rules and the forecast ask alike; so does each layout of a plan
-def _stepped(pickled: bytes, steps: int) -> list[float]:
-    optimizer, scheduler = pickle.loads(pickled)
+def _stepped(sections: str, steps: int) -> list[float]:
+    optimizer, scheduler = json.loads(sections)
     built = build_optimizer(optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch: of steps of a scheduler without one of weights
@@ -318,12 +318,12 @@ def move_of(walk: Walk, rate: float, decay: float) -> Move:
 
 def move_of_torch(section: Mapping[str, Any]) -> Move:
     """What torch's optimizer does, at its own rate and decay. Raises Wrong or Unknown."""
-    return _moved(pickle.dumps(section))
+    return _moved(json.dumps(section))
 
 
 @functools.lru_cache(maxsize=32)
-def _moved(pickled: bytes) -> Move:
-    section = pickle.loads(pickled)
+def _moved(text: str) -> Move:
+    section = json.loads(text)
     group = build_optimizer(section).param_groups[0]
     walk = walk_of_torch(section)
     return move_of(walk, group.get("lr") or 0.0, group.get("weight_decay") or 0.0)
