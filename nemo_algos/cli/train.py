@@ -143,7 +143,7 @@ def _compare(
 
 
 def _runs(merged: DictConfig, config: str, methods: str | None, seeds: int) -> dict[Path, Judged]:
-    """A comparison's runs by folder, all judged before the first. Raises ConfigError, ValueError."""
+    """A comparison's runs by folder, all judged before the first. Raises ValueError."""
     place = Path(COMPARED) / run_name(config, "", "")
     if not _usual_folder(merged):
         place = Path(configs.select(merged, "logger.log_dir"))
