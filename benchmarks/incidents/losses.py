@@ -30,11 +30,14 @@ def answer(file: Path) -> Any:
     """The function of a loss.py, as conformance.py calls it.
 
     `loss(b)` gets old, logprobs, ref, gen, entropy [B,S], mask [B,S], A [B,S], low, high, params
-    and the counts of the whole batch; a piece of a batch is a batch of its own.
+    and the counts of the whole batch; a piece of a batch is a batch of its own. A loss with a KL
+    penalty says in KL_TYPES of which types; other cases with a penalty are refused.
     """
     wrong = runpy.run_path(str(file))
 
     def function(method: str, params: Any, inputs: Any, signals: Any, counts: Any) -> Any:
+        if params.get("kl_type") not in (None, *wrong.get("KL_TYPES", ())):
+            raise NotImplementedError("has no such KL penalty")
         of = {k: torch.from_numpy(v) for k, v in inputs.items()}
         mask = of["mask"]
         given = torch.from_numpy(signals["advantages"])
@@ -66,8 +69,10 @@ def answer(file: Path) -> Any:
 def measure_conformance(row: Conformance) -> Measured:
     """The named traps depart, or at least one does."""
     rows = run(answer(row.folder / "loss.py"), cases(row.expected.method), TOLERANCE)
-    caught = [r["trap"] for r in rows if r["verdict"] in ("departs", "fails")]
-    said = f"{len(caught)} of {len(rows)} traps: {', '.join(caught)}"
-    if set(row.expected.fails) <= set(caught):
+    asked = [r for r in rows if r["verdict"] != "refused"]
+    caught = [r for r in asked if r["verdict"] in ("departs", "fails")]
+    named = [f"{r['trap']} with {r['kl']}" if r["kl"] else r["trap"] for r in caught]
+    said = f"{len(caught)} of {len(asked)} traps: {', '.join(named)}"
+    if set(row.expected.fails) <= {r["trap"] for r in caught}:
         return Measured("whole", said)
     return Measured("part" if caught else "missed", said)

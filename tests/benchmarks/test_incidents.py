@@ -35,7 +35,24 @@ CUT = "log_ratio = torch.where(b.mask, b.logprobs - b.old, 0.0).clamp(-20, 20)"
 CLIP = """
     clipped = ratio.clamp(1 - b.params.clip_low, 1 + b.params.clip_high)
     each = torch.minimum(ratio * b.A, clipped * b.A) * b.mask
+    each = each - (penalty(b, log_ratio.exp()) if hasattr(b.params, "kl_coef") else 0)
     return -((each.sum(1) / lengths).sum() / b.counts.sequences)
+"""
+HEAD = """
+import torch
+
+KL_TYPES = ("k1", "k2", "k3", "unbiased")
+
+
+def penalty(b, ratio):
+    d = torch.where(b.mask, b.ref - b.logprobs, 0.0)
+    k3 = d.exp() - 1 - d
+    kl = {"k1": -d, "k2": d**2 / 2, "k3": k3, "unbiased": ratio * k3}[b.params.kl_type]
+    return b.params.kl_coef * kl * b.mask
+
+
+def loss(b):
+    lengths = b.mask.sum(1).clamp(min=1)
 """
 RIGHT = {  # what the wrong losses of the rows depart from
     "grpo": f"    {CUT}\n    ratio = log_ratio.exp(){CLIP}",
@@ -58,10 +75,28 @@ def test_a_row_is_as_stated(name, monkeypatch):
 @pytest.mark.parametrize("method", RIGHT)
 def test_a_right_loss_meets_no_trap(method, tmp_path):
     """Else a wrong one would be found by what is right in it."""
-    head = "import torch\n\n\ndef loss(b):\n    lengths = b.mask.sum(1).clamp(min=1)\n"
-    (tmp_path / "loss.py").write_text(head + RIGHT[method])
+    (tmp_path / "loss.py").write_text(HEAD + RIGHT[method])
     rows = conform(answer(tmp_path / "loss.py"), cases(method), TOLERANCE)
     assert {row["verdict"] for row in rows} == {"pass"}
+    assert len(rows) == (12 if method == "gpg" else 12 + 4 * 4)
+
+
+WRONG_KL = [  # what is written, what stands in its place, the KL types that it departs in
+    ("b.ref", "b.gen", {"k1", "k2", "k3", "unbiased"}),
+    ("b.params.kl_coef *", "-b.params.kl_coef *", {"k1", "k2", "k3", "unbiased"}),
+    ("b.ref - b.logprobs", "b.logprobs - b.ref", {"k1", "k3", "unbiased"}),
+    ("ratio * k3", "ratio.detach() * k3", {"unbiased"}),
+]
+
+
+@pytest.mark.parametrize("method", ["grpo", "gspo"])
+@pytest.mark.parametrize(("right", "wrong", "types"), WRONG_KL)
+def test_a_wrong_kl_penalty_departs_wherever_there_is_one(method, right, wrong, types, tmp_path):
+    (tmp_path / "loss.py").write_text(HEAD.replace(right, wrong) + RIGHT[method])
+    rows = conform(answer(tmp_path / "loss.py"), cases(method), TOLERANCE)
+    departs = {(row["trap"], row["kl"]) for row in rows if row["verdict"] == "departs"}
+    traps = ("plain", "holes", "unequal_lengths", "data_parallel")
+    assert departs == {(trap, kind) for trap in traps for kind in types}
 
 
 def test_every_row_states_what_was_measured_and_the_page_has_the_score():

@@ -80,7 +80,8 @@ def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict
     penalty = 0.0
     if "kl_coef" not in find(method).params.model_fields:
         penalty = params.pop("kl_coef", 0.0)
-    config = LossConfig(reference_policy_kl_penalty=penalty)
+    kind = params.pop("kl_type", "k3")
+    config = LossConfig(reference_policy_kl_penalty=penalty, reference_policy_kl_type=kind)
     algorithm = build(params)
     rollouts = _rollouts(inputs)
     logprobs = _float64(inputs["logprobs"]).requires_grad_()

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from nemo_algos.findings import Finding
-from nemo_algos.preflight.forecast.planned import Planned, error, warning, written_of
+from nemo_algos.preflight.forecast.planned import Planned, error, note, warning, written_of
 
 GAPS = (0.0, 0.01, 0.05)  # standard deviations of healthy differences, in nats per token
 SICK = 100.0  # a mean exp|difference| that no batch has that still trains
@@ -17,6 +17,9 @@ THRESHOLD = "grpo.seq_logprob_error_threshold"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 RATIO = "loss_fn.truncated_importance_sampling_ratio"
 KIND = "loss_fn.truncated_importance_sampling_type"
+GROUP = "grpo.num_generations_per_prompt"
+SMALL = (2, 3)  # groups of which half or more are flat at some of the rates
+RATES = (0.2, 0.5, 0.8)  # pass rates
 DRAWS = "grpo.dynamic_sampling_max_gen_batches"
 
 
@@ -37,7 +40,7 @@ class Batch(NamedTuple):
 
 def batch_of(run: Planned) -> Batch:
     """What a step of the run does."""
-    group = run["grpo.num_generations_per_prompt"]
+    group = run[GROUP]
     low, high = _weights(run)
     epochs = run["grpo.num_update_epochs"]
     return Batch(
@@ -124,19 +127,54 @@ def cut_weights(run: Planned) -> Iterator[Finding]:
 
 
 def enough_draws(run: Planned) -> Iterator[Finding]:
-    """Dynamic sampling fills its batch before NeMo-RL gives up, at a pass rate of 1/2."""
+    """Dynamic sampling fills its batch before NeMo-RL gives up, at a pass rate of 1/2.
+
+    Where hard or easy prompts would end the run, a note says from which pass rate on.
+    """
     if not run["grpo.use_dynamic_sampling"]:
         return
-    varied = 1 - flat(run["grpo.num_generations_per_prompt"], 0.5)
     multiplier = run["grpo.batch_multiplier"] or 1
     prompts = run["grpo.num_prompts_per_step"]
-    drawn = int(prompts * multiplier) * varied
     most = run[DRAWS]
-    needed = ceil(prompts / drawn - 1e-9) if drawn else None
+    needed = _draws(run, 0.5)
     if needed is None or (most is not None and needed > most):
         key = "grpo.batch_multiplier" if multiplier < 1 else DRAWS
         yield error(
             key,
             f"a batch needs about {needed or 'endless'} draws of {int(prompts * multiplier)} "
             f"prompts at a pass rate of 1/2, and NeMo-RL stops after {most}. Raise it.",
+        )
+        return
+    if most is None:
+        return
+    enough = 50  # percent
+    while enough > 1 and (_draws(run, (enough - 1) / 100) or most + 1) <= most:
+        enough -= 1
+    if enough > 1:
+        yield note(
+            DRAWS,
+            f"NeMo-RL draws at most {most} x {int(prompts * multiplier)} prompts for a batch: they "
+            f"fill it at pass rates of {enough} % to {100 - enough} %. Raise it, so that easy or "
+            "hard data do not end the run.",
+        )
+
+
+def _draws(run: Planned, rate: float) -> int | None:
+    """The draws that fill a batch with groups that are not flat, at this pass rate; None: never."""
+    prompts = run["grpo.num_prompts_per_step"]
+    drawn = int(prompts * (run["grpo.batch_multiplier"] or 1))
+    varied = drawn * (1 - flat(run[GROUP], rate))
+    return ceil(prompts / varied - 1e-9) if varied else None
+
+
+def flat_groups(run: Planned) -> Iterator[Finding]:
+    """Of small groups most are all right or all wrong, and have no advantage."""
+    group = run[GROUP]
+    a = run.algorithm
+    if group in SMALL and not (a and "memory" in a.advantage_needs):
+        shares = ", ".join(f"{flat(group, rate):.0%} at {rate:g}" for rate in RATES)
+        yield note(
+            GROUP,
+            f"groups of {group} are all right or all wrong by chance, and then have no advantage: "
+            f"by pass rate {shares}. Set it to 8 or more to train on most rollouts.",
         )

@@ -46,6 +46,12 @@ def schedule(run: Planned) -> Iterator[Finding]:
         yield from _decays(run)
         beyond = max(rates) > 1.1 * (run[given] or 0.0)
         yield from _size(run, rates, where if beyond else given)
+        if rates[0] == 0 < max(rates):
+            yield note(
+                _warm_up(run, where),
+                "the warm-up starts at a learning rate of 0, so the first step changes nothing. "
+                "Start it above 0 to use that step.",
+            )
         cut = _cut_ramp(rates)
         if cut:
             yield warning(

@@ -80,6 +80,41 @@ def test_a_batchs_differences(gap):
     assert batch.kept(gap, 0.98, 1.03) == pytest.approx(inside, abs=2e-3)
 
 
+SAMPLING = ["grpo.use_dynamic_sampling=true", "grpo.batch_multiplier=3"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        # groups of 2: 0.2^2 + 0.8^2 = 0.68; of 3: 0.2^3 + 0.8^3 = 0.52
+        (["grpo.num_generations_per_prompt=2"], "num_generations_per_prompt", ["68%", "50%"]),
+        (["grpo.num_generations_per_prompt=3"], "num_generations_per_prompt", ["52%", "25%"]),
+        (["grpo.num_generations_per_prompt=4"], "num_generations_per_prompt", None),
+        # one draw of three batches holds 3 (1 - 0.97^16) = 1.16 at 3 %, and 0.83 at 2 %
+        ([*SAMPLING, "grpo.dynamic_sampling_max_gen_batches=1"], "dynamic_samp", ["3 % to 97 %"]),
+        # ten draws: 30 (1 - 0.99^16) = 4.5 at 1 %
+        ([*SAMPLING, "grpo.dynamic_sampling_max_gen_batches=10"], "dynamic_samp", None),
+    ],
+)
+@pytest.mark.parametrize("method", ["grpo", "gspo"])
+def test_pass_rates_at_which_a_run_trains_little_or_ends_are_noted(method, overrides, key, words):
+    given = [f"method={{name: {method}}}", *overrides, "policy.train_global_batch_size=32"]
+    found = judged("nemo_rl.yaml", given)[1]
+    notes = [f for f in found if f.path.startswith(f"grpo.{key}")]
+    assert {f.severity for f in notes} == ({"note"} if words else set())
+    assert all(word in notes[0].message for word in words or ())
+
+
+def test_a_warm_up_that_starts_at_0_is_noted():
+    def notes(*overrides):
+        given = ["nemo_rl.config=grpo_math_8B_megatron.yaml", *overrides]
+        found = judged("nemo_rl.yaml", given)[1]
+        return [f.severity for f in found if "first step changes nothing" in f.message]
+
+    warm_up = "policy.megatron_cfg.scheduler.lr_warmup_init"
+    assert notes(f"{warm_up}=0.0") == ["note"] and not notes(f"{warm_up}=1.0e-8")
+
+
 def test_flat_groups():
     assert batch.flat(2, 0.5) == 0.5
     assert batch.flat(3, 0.1) == pytest.approx(0.1**3 + 0.9**3)

@@ -7,46 +7,65 @@ extras, each a number, [B] or [B,S]); the counts of the whole batch (`sequences`
 `tokens`, `rows`, `pieces`). It returns `loss` and `grad` = d loss / d `logprobs` [B,S]; what else
 it returns by a name of the signals or metrics is compared, too. NotImplementedError refuses a case.
 
+Some cases of GRPO and GSPO have a KL penalty: their parameters have `kl_coef`, by which the loss
+has the KL to `ref_logprobs` added, and `kl_type`, its estimator.
+
 A batch in pieces is a worker's view: the function gets the rows of a piece, without `group` and
 `rewards`, with the counts of the whole batch, and the shares that it returns are added.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor
 from traps import Batch, traps
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.kl import KLType
 from nemo_algos.algorithms.golden.verify import compute, error
 from nemo_algos.algorithms.methods import METHODS
 
 Function = Callable[..., dict[str, Any]]
-Row = dict[str, Any]  # method, trap, verdict, detail
-
+Row = dict[str, Any]  # method, trap, kl, verdict, detail
 
 # no framework has turns of its own: tests/algorithms/methods/test_by_turn.py
 COMPARED = [name for name, method in METHODS.items() if "turn_rewards" not in method.needs]
+# the penalty is one code for all methods: a ratio by token and one by sequence, where means differ
+KL_METHODS = ("grpo", "gspo")
+KL_TRAPS = ("plain", "holes", "unequal_lengths", "data_parallel")
+KL_TYPES = get_args(KLType)
+KL_COEF = 0.1
 
 
 def build_cases(methods: Any = COMPARED) -> list[dict[str, Any]]:
     """The cases of these methods, each with what the code here computes of the batch."""
-    return [case(method, trap, batch) for method in methods for trap, batch in traps().items()]
+    cases = []
+    for method in methods:
+        for trap, batch in traps().items():
+            cases.append(case(method, trap, batch, {}))
+            penalized = method in KL_METHODS and trap in KL_TRAPS
+            for kind in KL_TYPES if penalized else ():
+                cases.append(case(method, trap, batch, {"kl_coef": KL_COEF, "kl_type": kind}))
+    return cases
 
 
-def case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
-    """A case, of which `signals` go to the function and `expected` are compared."""
+def case(method: str, trap: str, batch: Batch, penalty: dict[str, Any]) -> dict[str, Any]:
+    """A case, of which `signals` go to the function and `expected` are compared.
+
+    penalty: kl_coef and kl_type of a KL penalty to the reference; empty: the loss has none.
+    """
     algorithm = build(method)
     lengths = [sum(row) for row in batch.inputs["mask"]]
-    got = {name: _to_lists(value) for name, value in compute(method, {}, batch.inputs).items()}
+    computed = compute(method, penalty, batch.inputs)
+    got = {name: _to_lists(value) for name, value in computed.items()}
     given = {*algorithm.per_token, "low", "high"} & {*got}
     counts = {"sequences": sum(length > 0 for length in lengths), "tokens": sum(lengths)}
     counts |= {"rows": len(lengths), "pieces": len(batch.pieces or [0])}
     return {
         "method": method,
         "trap": trap,
-        "params": algorithm.base.params.model_dump(),
+        "params": algorithm.base.params.model_dump() | penalty,
         "inputs": batch.inputs,
         "signals": {name: got.pop(name) for name in given},
         "counts": counts,
@@ -61,11 +80,12 @@ def _to_lists(values: Tensor) -> Any:
 
 
 def run(function: Function, cases: list[dict[str, Any]], tolerance: float) -> list[Row]:
-    """Method, trap, verdict and detail of each case."""
+    """Method, trap, KL type (None: no penalty), verdict and detail of each case."""
     rows = []
     for one in cases:
         verdict, detail = judge(function, one, tolerance)
-        row = {"method": one["method"], "trap": one["trap"], "verdict": verdict, "detail": detail}
+        row = {"method": one["method"], "trap": one["trap"], "kl": one["params"].get("kl_type")}
+        row |= {"verdict": verdict, "detail": detail}
         rows.append(row)
     return rows
 

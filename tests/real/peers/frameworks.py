@@ -36,6 +36,8 @@ def conforming(losses: dict[str, Loss], advantages: Advantages | None = None) ->
     def function(method: str, params: Any, inputs: Any, signals: Any, counts: Any) -> dict:
         if method not in losses:
             raise NotImplementedError("has no such loss")
+        if "kl_coef" in params:
+            raise NotImplementedError("its KL penalty is not called here")
         of = {k: torch.from_numpy(v) for k, v in inputs.items()}
         A, own = torch.from_numpy(signals["advantages"])[:, None], {}
         if advantages and "rewards" in inputs:

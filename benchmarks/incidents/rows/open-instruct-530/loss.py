@@ -1,5 +1,7 @@
 import torch
 
+KL_TYPES = ("k3",)
+
 
 def loss(b):
     log_ratio = torch.where(b.mask, b.logprobs - b.old, 0.0).clamp(-20, 20)

@@ -22,6 +22,7 @@ from nemo_algos.preflight.check.rules import (
     run,
     single_controller,
     training,
+    upstream,
 )
 from nemo_algos.preflight.forecast import batch as forecast_batch
 from nemo_algos.preflight.forecast import learning, names, networks, rewards, sampling, timeline
@@ -29,7 +30,7 @@ from nemo_algos.preflight.forecast import learning, names, networks, rewards, sa
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
     method, data, rows, run, forecast_batch, learning, rewards, timeline, networks,
-    names, sampling,
+    names, sampling, upstream,
 )  # fmt: skip
 
 
