@@ -3,6 +3,7 @@
 A few lines of them can take all memory.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
+import omegaconf.base
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
@@ -50,6 +52,10 @@ _COUNTING = 0  # how many `limited` are open in this process
 _LOCK = Lock()
 _evaluate = Container._evaluate_custom_resolver
 _look_up = Container._resolve_node_interpolation
+_PARSERS_USER: Any = omegaconf.base
+_parse = _PARSERS_USER.parse
+# values are counted, then read, and NeMo-RL's configs have the same interpolations everywhere
+_parse_once = functools.lru_cache(maxsize=1000)(_parse)
 
 
 @contextmanager
@@ -57,7 +63,8 @@ def limited() -> Iterator[None]:
     """Within, what an interpolation comes to has a limit: in a command, and where we read a config.
 
     OmegaConf has no hook for it, and any access evaluates interpolations, `key in config` too. So
-    its own two methods count, but only within, and not for a host's threads beside.
+    its own two methods count, but only within, and not for a host's threads beside. Equal
+    interpolations are parsed once.
     """
     token = _LIMITED.set(True)
     _count(1)
@@ -74,6 +81,7 @@ def _count(more: int) -> None:
         _COUNTING += more
         Container._evaluate_custom_resolver = _evaluate_resolver if _COUNTING else _evaluate
         Container._resolve_node_interpolation = _resolve_node if _COUNTING else _look_up
+        _PARSERS_USER.parse = _parse_once if _COUNTING else _parse
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Draw learn.png from results.json.
+"""Draw docs/study/learn.png from results.json, and write the table of README.md.
 
 uv run benchmarks/learn/figure.py
 """
@@ -9,7 +9,9 @@ from typing import Any
 
 from nemo_algos.style import COLORS, save
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+FIGURE = HERE.parents[1] / "docs/study/learn.png"
+BEGIN, END = "<!-- table -->\n", "<!-- end -->"
 ENGINES = {"nemo_rl": ("NeMo-RL", COLORS[0], "-"), "embedded": ("embedded engine", COLORS[1], "--")}
 HELD_OUT = "validation/accuracy"
 REWARD = {"nemo_rl": "train/reward", "embedded": "reward/mean"}
@@ -22,8 +24,7 @@ def main() -> None:
     """A panel per method: rewards as lines, held-out pass@1 as points with 95 % intervals."""
     found = json.loads((HERE / "results.json").read_text())["figures"]
     methods = list(dict.fromkeys(name.split("/")[1][:-1] for name in found))
-    path = HERE / "learn.png"
-    with save(path, (2.9 * len(methods), 3.0), len(methods), squeeze=False, sharey=True) as drawn:
+    with save(FIGURE, (2.9 * len(methods), 3.0), len(methods), squeeze=False, sharey=True) as drawn:
         figure, axes = drawn
         for axis, method in zip(axes[0], methods, strict=True):
             axis.set_title(method)
@@ -40,6 +41,29 @@ def main() -> None:
         axes[0, 0].set_ylabel("reward, pass@1 held out")
         axes[0, 0].legend(loc="lower right")
         figure.suptitle("Sums of four numbers, SmolLM2-135M; a line is a seed")
+    page = HERE / "README.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + BEGIN + table(found) + END + rest.partition(END)[2])
+
+
+def table(found: dict[str, Any]) -> str:
+    """Of each run: pass@1 before and after with their intervals, and its minutes."""
+    rows = ["| engine | method | seed | before | after | rise, in standard errors | minutes |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for name, run in found.items():
+        engine, method = name.split("/")
+        ends = [run[HELD_OUT][0][1], run[HELD_OUT][-1][1]]
+        shown = []
+        for share in ends:
+            low, high = wilson(share, PROBLEMS)
+            shown.append(f"{share:.2f} ({low:.2f} to {high:.2f})")
+        variance = sum(share * (1 - share) / PROBLEMS for share in ends)
+        shown.append(f"{(ends[1] - ends[0]) / variance**0.5:.1f}")
+        shown.append(f"{run['seconds'] / 60:.0f}")
+        rows.append(
+            f"| {ENGINES[engine][0]} | {method[:-1]} | {method[-1]} | {' | '.join(shown)} |"
+        )
+    return "\n".join(rows) + "\n"
 
 
 def draw(axis: Any, run: dict[str, Any], reward: str, number: int, shown: dict[str, Any]) -> None:

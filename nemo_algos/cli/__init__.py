@@ -38,7 +38,8 @@ COMMANDS = {
     "train": Command(
         TRAIN,
         "Train a policy with one of the methods.",
-        "nemo-algos train etr.yaml method.micro=0.05 grpo.max_num_steps=20",
+        "nemo-algos train etr.yaml method.micro=0.05 grpo.max_num_steps=20\n\n"
+        "A comparison: nemo-algos train etr.yaml --methods grpo,etr --seeds 5",
     ),
     "export": Command(
         TRAIN,

@@ -1,4 +1,4 @@
-"""The command `nemo-algos export`: a run's start; `export problems`: a benchmark's rows."""
+"""The command `nemo-algos export`: a run's start; a benchmark's rows; a model card."""
 
 import json
 from collections.abc import Iterable
@@ -32,7 +32,9 @@ export = typer.Typer(
 
 
 @export.command(
-    cls=Plain, epilog="A benchmark's problems as training rows: nemo-algos export problems -h"
+    cls=Plain,
+    epilog="A benchmark's problems as training rows: nemo-algos export problems -h. "
+    "A run's model card: nemo-algos export card -h",
 )
 def start(
     config: Config,
@@ -115,3 +117,24 @@ def problems(
         echo(f"{number} {what}")
     asked = loaded.benchmark
     echo(f"verifier {asked.verifier}, deadline {asked.deadline:g}")
+
+
+@export.command(cls=Plain, epilog="Example: nemo-algos export card runs/etr/exp_001")
+def card(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a training run")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="default: README.md beside the model")
+    ] = None,
+) -> None:
+    """Write a model card: method, held-out results, evaluations, and the config that repeats it.
+
+    Paths of this machine are cut to their last name, and what names trackers is left out.
+    """
+    from nemo_algos.lab.card import card as written
+    from nemo_algos.lab.report.runs import read_runs
+
+    text = written(read_runs([run])[0])
+    path = file or (run / "model" if (run / "model").is_dir() else run) / "README.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, text)
+    echo(path)

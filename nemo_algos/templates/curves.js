@@ -66,6 +66,21 @@
 
   const written = (v) => (v === null ? "not finite" : String(Number(v.toPrecision(4))));
 
+  // A hairline at this x in every figure over the same axis; none without a figure.
+  function mark(over, x) {
+    for (const plot of plots) {
+      plot.hair ??= plot.svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      const place = over?.of === plot.of && plot.x[0] <= x && x <= plot.x[1] ? at(plot.x, x).toFixed(2) : "";
+      plot.hair.setAttribute("class", "hair");
+      plot.hair.setAttribute("d", place && `M${place} ${plot.y[2]}V${plot.y[3]}`);
+    }
+  }
+
+  function leave() {
+    byId("tip").hidden = true;
+    mark(null);
+  }
+
   // The values at the x that is nearest to the pointer, of the runs that are on.
   function hover(plot, event) {
     const shown = plot.lines.filter((line) => !off.has(line.label) && line.x.length);
@@ -75,6 +90,7 @@
     const found = shown.map((line) => [line, nearest(line)]);
     if (!found.length) return;
     const [first, i] = found.reduce((a, b) => (apart(...b) < apart(...a) ? b : a));
+    mark(plot, first.x[i]);
     const title = plot.ticks.length ? plot.ticks[Math.round(first.x[i])] : first.x[i];
     tell({ left: event.clientX + 14, bottom: event.clientY + 8, top: event.clientY - 8 }, element("caption", {}, title),
       ...found.filter(([line, j]) => Math.abs(at(plot.x, line.x[j]) - at(plot.x, first.x[i])) < 30).map(row));
@@ -92,7 +108,7 @@
 
   for (const plot of plots) {
     plot.svg.addEventListener("pointermove", (event) => hover(plot, event));
-    plot.svg.addEventListener("pointerleave", () => (byId("tip").hidden = true));
+    plot.svg.addEventListener("pointerleave", leave);
   }
   for (const button of document.querySelectorAll(".legend button")) button.addEventListener("click", () => toggle(button));
   const smooth = () => {

@@ -36,6 +36,16 @@ def said(words):
     return status or 0, out.getvalue(), wrong.getvalue()
 print(json.dumps([said(words) for words in {commands!r}]))
 """
+LIBRARY = """
+import torch, nemo_algos
+old = torch.full((2, 3), -1.0)
+rollouts = nemo_algos.Rollouts(
+    group=[0, 0], rewards=[1.0, 0.0], mask=torch.ones(2, 3, dtype=bool), old_logprobs=old
+)
+new = old + torch.tensor([[0.1], [0.0]])
+loss, metrics = nemo_algos.batch_loss("etr", new.requires_grad_(), rollouts)
+print(f"{loss.item():.6f}")
+"""
 
 
 def distributions(name, extra="", seen=()):
@@ -72,20 +82,6 @@ def test_what_is_blocked():
     assert {*EXTRAS} - GONE <= {"jinja2"} and len(GONE) > 20
 
 
-def test_the_library_gives_a_loss(tmp_path):
-    code = """
-import torch, nemo_algos
-old = torch.full((2, 3), -1.0)
-rollouts = nemo_algos.Rollouts(
-    group=[0, 0], rewards=[1.0, 0.0], mask=torch.ones(2, 3, dtype=bool), old_logprobs=old
-)
-new = old + torch.tensor([[0.1], [0.0]])
-loss, metrics = nemo_algos.batch_loss("etr", new.requires_grad_(), rollouts)
-print(f"{loss.item():.6f}")
-"""
-    assert float(run(code, tmp_path)) == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
-
-
 WORKING = [
     (["check", "etr.yaml", "--json"], "[]"),
     (["check", "nemo_rl.yaml"], "errors: 0"),
@@ -108,14 +104,25 @@ VERIFIER = ["check", "math.yaml", *OWN]
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """By command: its status, what it says, and what it says of mistakes; none leaves a file."""
+def printed(tmp_path_factory):
+    """What one process prints of the commands, and then of the library; it leaves no file."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
     several = [*(words for words, _ in WORKING), *(words for words, *_ in NEEDING), VERIFIER]
-    said = json.loads(run(CLI.format(commands=several), folder))
+    said, loss = run(CLI.format(commands=several) + LIBRARY, folder).splitlines()
     assert [path.name for path in folder.iterdir()] == ["rows.jsonl"]
-    return {" ".join(words): end for words, end in zip(several, said, strict=True)}
+    ended = zip(several, json.loads(said), strict=True)
+    return {" ".join(words): end for words, end in ended}, float(loss)
+
+
+@pytest.fixture
+def ended(printed):
+    """By command: its status, what it says, and what it says of mistakes."""
+    return printed[0]
+
+
+def test_the_library_gives_a_loss(printed):
+    assert printed[1] == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
 
 
 def test_what_works(ended):

@@ -53,7 +53,7 @@ def test_every_command_is_a_module_of_its_name_and_in_the_overview():
         assert load_command(name).help.strip()
 
 
-HELPS = [*COMMANDS, "export problems", "slurm status", "slurm tail", "slurm stop"]
+HELPS = [*COMMANDS, "export problems", "export card", "slurm status", "slurm tail", "slurm stop"]
 
 
 @pytest.mark.parametrize("command", HELPS)

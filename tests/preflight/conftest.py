@@ -1,10 +1,8 @@
 """What every judgement of a config is spared."""
 
-import functools
 import os
 import pickle
 
-import omegaconf.base
 import pytest
 from omegaconf import OmegaConf
 
@@ -12,15 +10,6 @@ from nemo_algos.preflight.check import judge
 from nemo_algos.preflight.check.compose import compose
 
 COMPOSED = {}
-
-
-@pytest.fixture(autouse=True, scope="session")
-def interpolations_are_parsed_once():
-    """A third of a judgement's time: NeMo-RL's configs have the same some sixty everywhere."""
-    parse = functools.cache(omegaconf.base.parse)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(omegaconf.base, "parse", parse)
-        yield
 
 
 def compose_once(written, release):

@@ -95,14 +95,27 @@ def to_json(config: LocalConfig) -> dict[str, Any]:
 def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Difference]:
     """Write into the folder's manifest what this config changes in its run from this step on.
 
-    Raises ValueError, with the reason for each key, where the steps so far would be another run's.
+    Raises ValueError as `changes`.
     """
     path = folder / "manifest.json"
-    manifest = read_object(path, Manifest)
-    now = to_json(config)
-    written = resolve(OmegaConf.create(manifest["config"]))
+    found = changes(folder, config)
+    if found:
+        manifest = read_object(path, Manifest)
+        entry = {"step": step, "at": _now(), "changed": [str(change) for change in found]}
+        changed = [*manifest.get("changes", []), entry]
+        manifest |= {"config": to_json(config), "changes": changed}
+        replace(path, json.dumps(manifest, indent=2))
+    return found
+
+
+def changes(folder: Path, config: LocalConfig) -> list[Difference]:
+    """What this config changes in the folder's run.
+
+    Raises ValueError, with the reason for each key, where the steps so far would be another run's.
+    """
+    written = resolve(OmegaConf.create(read_object(folder / "manifest.json", Manifest)["config"]))
     before = to_json(validate(LocalConfig, reconcile(written)))
-    found = differences(before, now)
+    found = differences(before, to_json(config))
     refused = []
     for change in found:
         reason = _reason(change.key)
@@ -114,10 +127,6 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
             f"{folder} contains a run with another config. Resume with the same values, or use "
             f"another folder:\n  {listed}"
         )
-    if found:
-        entry = {"step": step, "at": _now(), "changed": [str(change) for change in found]}
-        manifest |= {"config": now, "changes": [*manifest.get("changes", []), entry]}
-        replace(path, json.dumps(manifest, indent=2))
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.matrix import Matrix, Side, matrix
 from nemo_algos.lab.report.runs import Group
+from nemo_algos.lab.report.seeds import t_interval
 
 CURVES = {
     "pass@k": ("Pass@k", "Probability that one of k responses is correct (unbiased)."),
@@ -91,18 +92,20 @@ def _lines(
                 curves.append(curve)
         if curves:
             x, y, low, high = combine(curves)
-            lines.append(Line(group.label, group.color, x, y, low, high, dashed=group.dashed))
+            style = {"dashed": group.dashed, "seeds": len(curves)}
+            lines.append(Line(group.label, group.color, x, y, low, high, **style))
     return lines
 
 
 def combine(curves: Sequence[Curve]) -> tuple[list[float], ...]:
-    """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
+    """k, value, low, high: a run's own, or over seeds the mean with its t interval."""
     shared = set(curves[0]["k"]).intersection(*(curve["k"] for curve in curves))
     ks = [k for k in curves[0]["k"] if k in shared]
-    values = np.mean([_at(curve, "value", ks) for curve in curves], axis=0)
-    lows = np.min([_at(curve, "low", ks) for curve in curves], axis=0)
-    highs = np.max([_at(curve, "high", ks) for curve in curves], axis=0)
-    return ks, values.tolist(), lows.tolist(), highs.tolist()
+    if len(curves) > 1:
+        drawn = t_interval([_at(curve, "value", ks) for curve in curves])
+    else:
+        drawn = [_at(curves[0], part, ks) for part in ("value", "low", "high")]
+    return ks, *(part.tolist() for part in drawn)
 
 
 def _at(curve: Curve, part: str, ks: Sequence[float]) -> np.ndarray:
@@ -206,8 +209,8 @@ def _points(group: Group, rows: np.ndarray, offset: float) -> Line:
     )
     if len(rows) == 1:
         return line
-    low = rows[:, known].min(axis=0).tolist()
-    return replace(line, low=low, high=rows[:, known].max(axis=0).tolist())
+    _, low, high = t_interval(rows[:, known])
+    return replace(line, low=low.tolist(), high=high.tolist(), seeds=len(rows))
 
 
 def _bucket_means(

@@ -25,7 +25,8 @@ class Line:
     """y over x, with a band low..high where there is one.
 
     kind: line; points (with error bars); steps (x holds one more edge than y). smooth: draw the
-    mean over that many neighbours, and the values themselves faintly; 0: only these.
+    mean over that many neighbours, and the values themselves faintly; 0: only these. seeds: whose
+    mean it is; the band is then a t interval, which may be far wider than the curves.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Line:
     kind: Literal["line", "points", "steps"] = "line"
     dashed: bool = False
     smooth: int = 0
+    seeds: int = 1
 
     def values(self) -> dict[str, Any]:
         """For the page: five digits of every, of long lines every second, third, ... point."""
@@ -105,6 +107,8 @@ class Figure:
                 _mark(axes, line, 0.03, lambda y: y <= 0)
             for n, artist in enumerate(a for a in axes.get_children() if a not in others):
                 artist.set_gid(f"{self.name}.{i}.{artist.get_gid() or n}")
+        if self.scale != "log" and any(line.seeds > 1 for line in self.lines):
+            self._cut_bands(axes)
         if self.ticks:
             axes.set_xticks(range(len(self.ticks)), self.ticks)
             axes.set_xlim(-0.5, len(self.ticks) - 0.5)
@@ -114,13 +118,26 @@ class Figure:
         at_top = {"ha": "right", "color": "#555555", "transform": axes.transAxes}
         axes.text(1, 1.035, self.y_label, **at_top)
 
+    def _cut_bands(self, axes: Any) -> None:
+        """Bands end at the edge where they are wider than the curves: two seeds' hide all else."""
+        values = np.concatenate([np.asarray(line.y, dtype=float) for line in self.lines])
+        values = values[np.isfinite(values)]
+        if len(values) and np.ptp(values) > 0:
+            bottom, top = axes.get_ylim()
+            wide = np.ptp(values)
+            lowest = values.min() - wide
+            if values.min() >= 0:  # a share below 0 is none
+                lowest = max(lowest, -wide / 20)
+            axes.set_ylim(max(bottom, lowest), min(top, values.max() + wide))
+
     def _plot(self, axes: Any) -> dict[str, Any]:
         """The lines' values, and of each axis its limits, their places in the SVG, and if log."""
         (left, right, bottom, top), (width, height) = MARGINS.values(), np.multiply(SIZE, 72)
         x = [*axes.get_xlim(), left * width, right * width, axes.get_xscale() == "log"]
         y = [*axes.get_ylim(), (1 - bottom) * height, (1 - top) * height, self.scale == "log"]
         lines = [line.values() for line in self.lines]
-        return {"name": self.name, "x": x, "y": y, "ticks": [*self.ticks], "lines": lines}
+        along = {"of": self.x_label, "ticks": [*self.ticks]}
+        return {"name": self.name, "x": x, "y": y, **along, "lines": lines}
 
     def csv(self) -> str:
         """A row per point: series, x, value, low, high; as drawn before smoothing."""

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from nemo_algos import page
-from nemo_algos.lab.report import differences, evaluation, summary, training
+from nemo_algos.lab.report import by_method, differences, evaluation, summary, training
 from nemo_algos.lab.report.cases import cases
 from nemo_algos.lab.report.figure import Figure
 from nemo_algos.lab.report.heat import heat
@@ -39,20 +39,25 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         for kind in ("png", "csv"):
             for figure in (out / "figures").glob(f"*.{kind}"):
                 figure.unlink()
-    colors = {}
+    group_of = {}  # by the labels of groups and of runs
     for group in grouped:
+        group_of[group.label] = group
         for run in group.runs:
-            colors[run.label] = group.color
+            group_of[run.label] = group
+    methods = by_method.table(grouped)
+    single = [summary.training(runs), summary.overview(runs, against) if against else None]
+    if methods:
+        single = [summary.by_run(table) for table in single if table]
     values = {
         "runs": runs,
         "left_out": left_out,
         "groups": grouped,
-        "training": summary.training(runs),
+        "methods": methods,
+        "single": [table for table in single if table],
         "curves": _draw(curves, out),
         "zero": zero,
-        "overview": summary.overview(runs, against) if against else None,
         "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
-        "colors": colors,
+        "group_of": group_of,
         "differing": differences.differing(runs),
         "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],
         **embedded,

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_algos.config import method_name
 from nemo_algos.engines.local.logs import StepMetrics
 from nemo_algos.jsonl import JsonObject, read_lines, read_object, refuse_links_out
 from nemo_algos.lab.evals.records import Measured, RunManifest, RunSummary, TraceLine
@@ -50,6 +51,11 @@ class LoadedRun:
     def config(self) -> dict[str, Any]:
         """Empty where it is not recorded."""
         return self.manifest.get("config", {})
+
+    @property
+    def seed(self) -> Any:
+        """None where it is not recorded."""
+        return self.config.get("grpo", {}).get("seed")
 
 
 def read_runs(folders: Sequence[Path], left_out: list[str] | None = None) -> list[LoadedRun]:
@@ -293,7 +299,7 @@ def _short(parts: Sequence[str]) -> str:
 
 
 class Group(NamedTuple):
-    """Seeds of one config, and how they are drawn in every figure."""
+    """Seeds of one config, and how they are drawn in every figure; no two of them alike."""
 
     label: str
     color: str
@@ -302,22 +308,29 @@ class Group(NamedTuple):
 
 
 def groups(runs: Sequence[LoadedRun]) -> list[Group]:
-    """In the order of the runs; a run without a recorded config is its own group."""
+    """In the order of the runs; a run without a recorded config is its own group.
+
+    Seeds have the name of their method, unless others with other parameters have it too.
+    """
     alike: dict[tuple[str, int], list[LoadedRun]] = {}
     seen: Counter[tuple[str, Any]] = Counter()
     for run in runs:
         plain = {key: value for key, value in run.config.items() if key != "logger"}
         grpo = dict(plain.get("grpo", {}))
-        seed = grpo.pop("seed", None)
+        grpo.pop("seed", None)
         config = run.label
         if "grpo" in run.config:
             config = json.dumps(plain | {"grpo": grpo}, sort_keys=True)
-        alike.setdefault((config, seen[config, seed]), []).append(run)
-        seen[config, seed] += 1  # the same seed again is no other seed
+        alike.setdefault((config, seen[config, run.seed]), []).append(run)
+        seen[config, run.seed] += 1  # the same seed again is no other seed
+    methods = Counter(method_name(members[0].config.get("method")) for members in alike.values())
     drawn = []
     for i, members in enumerate(alike.values()):
         label = members[0].label
         if len(members) > 1:
-            label += f" ({len(members)} seeds)"
+            method = method_name(members[0].config.get("method"))
+            if methods[method] > 1:
+                method = label.removesuffix(f"-{members[0].seed}")  # as `train --methods` names it
+            label = f"{method} ({len(members)} seeds)"
         drawn.append(Group(label, COLORS[i % len(COLORS)], i >= len(COLORS), tuple(members)))
     return drawn

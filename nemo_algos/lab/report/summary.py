@@ -70,6 +70,14 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     return Table("Training", ["", *_labels(trained)], rows, notes)
 
 
+def by_run(table: Table) -> Table:
+    """The table with a row for each of its columns, so that the runs can be sorted."""
+    rows = []
+    for i, label in enumerate(table.headings[1:]):
+        rows.append((label, [cells[i] for _, cells in table.rows]))
+    return table._replace(headings=["", *(name for name, _ in table.rows)], rows=rows)
+
+
 def _held_out(runs: Sequence[LoadedRun]) -> list[str]:
     """Of each run's pass@k after training those of the least and of the largest k, each once."""
     shown: dict[str, None] = {}
@@ -96,7 +104,7 @@ def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> 
     last = max(logged)
     cells = [
         TableCell(str(written), parameters),
-        TableCell(format_number(run.config.get("grpo", {}).get("seed"))),
+        TableCell(format_number(run.seed)),
         TableCell(format_number(last)),
     ]
     for name in measured:
@@ -194,14 +202,14 @@ def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Ta
     metrics = run.evals[benchmark]
     paired = against.found.get(run.label, {})
     if name in metrics["scalars"]:
-        return _interval(metrics["scalars"][name], paired.get(name))
+        return interval_cell(metrics["scalars"][name], paired.get(name))
     curve, at, k = name.rpartition("@")
     if not at:  # a scalar that was measured of another run only
         return TableCell(MISSING)
     value = _at(metrics["curves"].get(f"{curve}@k"), int(k))
     if name == f"ucc@{metrics['samples']}":
-        return _interval(value, paired.get("ucc@n"))
-    return _interval(value, _at(paired.get(f"{curve}@k"), int(k)))
+        return interval_cell(value, paired.get("ucc@n"))
+    return interval_cell(value, _at(paired.get(f"{curve}@k"), int(k)))
 
 
 def _unjudged_cell(statuses: dict[str, int]) -> TableCell:
@@ -210,7 +218,8 @@ def _unjudged_cell(statuses: dict[str, int]) -> TableCell:
     return TableCell(format_number(sum(bad.values())), listed)
 
 
-def _interval(interval: Any, difference: Any = None) -> TableCell:
+def interval_cell(interval: Any, difference: Any = None) -> TableCell:
+    """A value with its low and high, and the difference to the first with its own."""
     if not interval:
         return TableCell(MISSING)
     low = interval["low"]
@@ -221,7 +230,9 @@ def _interval(interval: Any, difference: Any = None) -> TableCell:
     low = difference["low"]
     high = difference["high"]
     strong = low is not None and (low > 0 or high < 0)
-    change = f"{format_signed(difference['value'])} [{format_number(low)}, {format_number(high)}]"
+    change = format_signed(difference["value"])
+    if low is not None:
+        change += f" [{format_number(low)}, {format_number(high)}]"
     return TableCell(format_number(interval["value"]), f"{note}\n{change}", strong)
 
 

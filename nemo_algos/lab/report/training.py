@@ -10,6 +10,7 @@ import numpy as np
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.runs import Group, LoadedRun, Series
+from nemo_algos.lab.report.seeds import t_interval
 
 WINDOWS = 25  # smoothed over a 25th of the steps
 
@@ -35,9 +36,10 @@ PHASES = (
 )
 ENTROPIES = ("entropy/exact", "entropy/updated", "entropy/approximate")
 CURVES = (
+    # what a reader asks for first: a row of a laptop's page
+    Chart("validation", "Held-out reward", "mean reward", ("validation/accuracy",)),
     Chart("reward", "Reward", "mean reward", ("reward/mean",)),
     Chart("entropy", "Entropy", "nats per token", ENTROPIES),
-    Chart("validation", "Held-out reward", "mean reward", ("validation/accuracy",)),
     Chart("flat", "Flat groups", "share of groups", ("groups/flat_share",)),
     Chart("clip", "Clipped", "share of tokens", ("clip/fraction",)),
     Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
@@ -148,7 +150,7 @@ def _methods(run: LoadedRun) -> set[str]:
 
 
 def _line(chart: Chart, group: Group) -> Line | None:
-    """A run's metric; of several seeds the mean, and a band from the least to the largest."""
+    """A run's metric; of several seeds the mean, in the band of its t interval."""
     series = []
     drawn = ""  # the metric of the first run that has one
     for run in group.runs:
@@ -169,7 +171,10 @@ def _line(chart: Chart, group: Group) -> Line | None:
     )
     if len(values) == 1:
         return line
-    return replace(line, low=values.min(0).tolist(), high=values.max(0).tolist())
+    _, low, high = t_interval(values)
+    if chart.scale == "log":  # on which a band ends above 0: at the lowest seed
+        low = np.where(low > 0, low, values.min(0))
+    return replace(line, low=low.tolist(), high=high.tolist(), seeds=len(values))
 
 
 def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:

@@ -15,13 +15,12 @@ from nemo_algos.preflight.forecast.rates import (
     Move,
     Unknown,
     Wrong,
-    build_optimizer,
     falls,
     move_of,
+    move_of_torch,
     rate_key,
     rates_of,
     walk_of_megatron,
-    walk_of_torch,
 )
 
 ADAPTERS = ("policy.dtensor_cfg.lora_cfg.enabled", "policy.megatron_cfg.peft.enabled")
@@ -197,9 +196,11 @@ def optimizer(run: Planned) -> Iterator[Finding]:
         yield error(f"{CORE}.{key}", "must be at least 0 and below 1, or Adam divides by 0")
         return
     try:
-        walk = walk_of_megatron(core) if run.megatron else walk_of_torch(section)
-        group = core if run.megatron else build_optimizer(section).param_groups[0]
-        move = move_of(walk, group.get("lr") or 0.0, group.get("weight_decay") or 0.0)
+        if run.megatron:
+            walk = walk_of_megatron(core)
+            move = move_of(walk, core.get("lr") or 0.0, core.get("weight_decay") or 0.0)
+        else:
+            move = move_of_torch(section)
         yield from _moves(run, move, core if run.megatron else section.get("kwargs") or {})
     except (Wrong, Unknown):
         return  # the schedule says so

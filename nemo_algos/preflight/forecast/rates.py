@@ -4,7 +4,9 @@ DTensor's workers build torch's classes by name: so does this, on one CPU parame
 scheduler counts sequences; one step of a run is `train_global_batch_size` of them.
 """
 
+import functools
 import inspect
+import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -185,6 +187,12 @@ def torch_rates(optimizer: Mapping[str, Any], scheduler: Any, steps: int) -> lis
 
     Raises Wrong for what torch refuses, and Unknown for a class that is not torch's.
     """
+    return list(_stepped(json.dumps((optimizer, scheduler)), steps))
+
+
+@functools.lru_cache(maxsize=32)  # rules and the forecast ask alike; so does each layout of a plan
+def _stepped(sections: str, steps: int) -> list[float]:
+    optimizer, scheduler = json.loads(sections)
     built = build_optimizer(optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch: of steps of a scheduler without one of weights
@@ -306,6 +314,19 @@ def move_of(walk: Walk, rate: float, decay: float) -> Move:
         turned=back[-1] > back[-2] or once[-1] >= 1,
         decayed=1 - idle[-1],
     )
+
+
+def move_of_torch(section: Mapping[str, Any]) -> Move:
+    """What torch's optimizer does, at its own rate and decay. Raises Wrong or Unknown."""
+    return _moved(json.dumps(section))
+
+
+@functools.lru_cache(maxsize=32)
+def _moved(text: str) -> Move:
+    section = json.loads(text)
+    group = build_optimizer(section).param_groups[0]
+    walk = walk_of_torch(section)
+    return move_of(walk, group.get("lr") or 0.0, group.get("weight_decay") or 0.0)
 
 
 def walk_of_torch(section: Mapping[str, Any]) -> Walk:

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.findings import at, set_at
+from nemo_algos.findings import at
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.plan import memory, speed
@@ -170,9 +169,15 @@ def both_ends(p: Plan) -> dict[float, float]:
 
 
 def with_keys(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    out = deepcopy(dict(plain))
+    """The config with these keys set; it shares with the other the sections without them."""
+    out = dict(plain)
     for path, value in change.items():
-        set_at(out, path, value)
+        *parents, key = path.split(".")
+        section = out
+        for name in parents:
+            section[name] = dict(section.get(name, {}))
+            section = section[name]
+        section[key] = value
     return out
 
 

@@ -337,10 +337,12 @@ def on_host(run: Setup) -> dict[str, float]:
     parts = [states(made, rank) for rank in ranks]
     compared = run["loss_fn.reference_policy_kl_penalty"]
     updated = s.on_host * s.host_bytes / (s.main + s.moments)
-    stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
-    moved = []
-    for r in ranks:
-        moved.append(activations(stays, r)["activations"] - activations(made, r)["activations"])
+    moved = [0.0]
+    if made.recompute.offloaded:
+        stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
+        for r in ranks:
+            kept = activations(stays, r)["activations"]
+            moved.append(kept - activations(made, r)["activations"])
     waiting = run[LOGPROB_OFFLOADS] and not p.colocated
     each = {
         "reference weights": max(w["weights"] for w in whole) if compared else 0.0,

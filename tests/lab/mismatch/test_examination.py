@@ -1,5 +1,7 @@
 """Causes by experiment, end to end, on a small model; and what is not named."""
 
+import copy
+import functools
 import json
 from dataclasses import replace
 from itertools import product
@@ -94,6 +96,11 @@ def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
 
 def of_bfloat16(seed):
     """Rollouts, and both sides' log-probs of one model, the sampler's in bf16."""
+    return copy.deepcopy(_of_bfloat16(seed))
+
+
+@functools.cache
+def _of_bfloat16(seed):
     rollouts = small.sampled(MODEL, seed)
     made = in_bfloat16(Network(MODEL, None)).model
     return rollouts.arrays(small.values(made, rollouts), small.values(MODEL, rollouts))

@@ -112,7 +112,9 @@ def test_seeds_are_one_line_with_a_band(written, tmp_path):
     )
     point = points[6]
     assert float(point["value"]) == pytest.approx((first + second) / 2)
-    assert [float(point[k]) for k in ("low", "high")] == [min(first, second), max(first, second)]
+    half = 12.706204736 * abs(first - second) / 2  # Student's, of one degree of freedom
+    ends = [(first + second) / 2 - half, (first + second) / 2 + half]
+    assert [float(point[k]) for k in ("low", "high")] == pytest.approx(ends)
 
 
 def test_values_that_are_no_numbers_are_counted_and_kept(written, html):

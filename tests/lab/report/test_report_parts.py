@@ -13,7 +13,7 @@ import pytest
 from says import Says
 
 from nemo_algos import page
-from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
+from nemo_algos.lab.report import by_method, cases, differences, evaluation, heat, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun, groups
@@ -59,10 +59,15 @@ def run(label, seed=1, method="grpo", **rest):
 def test_seeds_share_a_group_other_runs_do_not():
     plain = LoadedRun("nemo", Path("nemo"))
     made = groups([run("a"), run("b", method="etr"), run("c", seed=2), plain])
-    assert [g.label for g in made] == ["a (2 seeds)", "b", "nemo"]
+    assert [g.label for g in made] == ["grpo (2 seeds)", "b", "nemo"]
     assert [g.color for g in made] == list(COLORS[:3])
     again = groups([run("a"), run("b"), run("c", seed=2)])  # grpo's seed 1 twice
-    assert [g.label for g in again] == ["a (2 seeds)", "b"]
+    assert [g.label for g in again] == ["a (2 seeds)", "b"]  # grpo is the name of both
+    other = [run(f"dapo-{seed}", seed=seed) for seed in (1, 2)]
+    for one in other:
+        one.config["method"]["clip_high"] = 0.28
+    named = [g.label for g in groups([run("grpo-1"), run("grpo-2", seed=2), *other])]
+    assert named == ["grpo (2 seeds)", "dapo (2 seeds)"]
     many = groups([run(str(i), method=str(i)) for i in range(9)])
     assert many[7].color == COLORS[0] and many[7].dashed and not many[6].dashed
 
@@ -144,16 +149,97 @@ def test_one_run_of_each_method_shows_no_difference(methods, warned):
     assert len(table.notes) == 1 + warned
 
 
+def held_out(method, by_seed, step=20):
+    """A run of each seed, whose last evaluation has this pass@1."""
+    runs = []
+    for seed, value in by_seed.items():
+        metrics = {
+            "validation/accuracy": ([0, step], [0.25, value]),
+            "validation/pass@1": ([0, step], [0.25, value]),
+            "validation/pass@64": ([0, step], [1.0, value + 0.25]),
+        }
+        runs.append(run(f"{method}-{seed}", seed=seed, method=method, metrics=metrics))
+    return runs
+
+
+def rows_of(table):
+    return {
+        name: [(cell.text, cell.note, cell.strong) for cell in cells] for name, cells in table.rows
+    }
+
+
+def test_a_method_has_its_mean_interval_and_paired_difference():
+    """1/8, 2/8, 3/8 against 3/16, 6/16, 9/16, in another order of seeds: t of 2 is 4.30265."""
+    runs = held_out("grpo", {1: 0.125, 2: 0.25, 3: 0.375}) + held_out(
+        "etr", {3: 0.5625, 1: 0.1875, 2: 0.375}
+    )
+    table = by_method.table(groups(runs))
+    assert table.headings == ["", "grpo (3 seeds)", "etr (3 seeds)"]
+    rows = rows_of(table)
+    assert list(rows) == ["seeds", "held-out pass@1", "held-out pass@64"]
+    assert [text for text, _, _ in rows["seeds"]] == ["3", "3"]
+    half = 4.302652730 * 0.125 / 3**0.5  # 0.31052; of the other 3/2 of it, of the difference 1/2
+    assert rows["held-out pass@1"] == [
+        ("0.250", f"{0.25 - half:.3f} to {0.25 + half:.3f}", False),
+        (
+            "0.375",
+            f"{0.375 - 1.5 * half:.3f} to {0.375 + 1.5 * half:.3f}\n"
+            f"+0.125 [{0.125 - half / 2:.3f}, {0.125 + half / 2:.3f}]",
+            False,
+        ),
+    ]
+    assert rows["held-out pass@64"][0][0] == "0.500" and len(table.notes) == 1
+    alike = held_out("a", {1: 0.125, 2: 0.25}) + held_out("b", {1: 0.25, 2: 0.375})
+    cells = rows_of(by_method.table(groups(alike)))["held-out pass@1"]
+    assert cells[1][1:] == ("-0.482 to 1.107\n+0.125 [0.125, 0.125]", True)
+
+
+def test_no_interval_is_made_up_and_what_weakens_one_is_said():
+    """One seed has none; two, other pairs, another config and another last step are said."""
+    assert by_method.table(groups(held_out("grpo", {1: 0.5}) + held_out("etr", {1: 0.5}))) is None
+    two = held_out("grpo", {1: 0.125, 2: 0.25})
+    (said,) = by_method.table(groups(two)).notes[1:]
+    assert said == Says("6.4 five")
+    table = by_method.table(groups(two + held_out("etr", {2: 0.5}, step=10)))
+    assert rows_of(table)["held-out pass@1"][1] == ("0.500", "\n+0.250", False)
+    assert table.notes[2:] == [Says("etr-2 1"), Says("10 (etr-2) 20 (grpo-2)")]
+    other = held_out("etr", {1: 0.5, 2: 0.5})
+    for one in other:
+        one.config["grpo"]["max_num_steps"] = 5
+    assert by_method.table(groups(two + other)).notes[2:] == [Says("grpo.max_num_steps")]
+
+
+@pytest.mark.parametrize(
+    ("first", "axis"), [(0.5, (0.25, 1.0)), (0.125, (-0.03125, 1.375)), (-0.25, (-1.25, 1.75))]
+)
+def test_a_band_far_wider_than_its_curve_ends_at_the_edge(first, axis):
+    """Of two seeds; where no value is below 0, neither is the axis."""
+    line = Line("a", "#000000", [1, 2], [first, 0.75], [-9.0, -9.0], [9.0, 9.0], seeds=2)
+    axes = plt.figure().add_subplot()
+    Figure("f", "T", "step", "y", [line])._draw(axes)
+    assert axes.get_ylim() == pytest.approx(axis)
+    plt.close("all")
+
+
+def test_what_a_reader_asks_for_is_drawn_first():
+    names = ("length/mean", "kl/old", "entropy/exact", "reward/mean", "validation/accuracy")
+    drawn, _ = training.figures(groups([run("a", metrics=dict.fromkeys(names, ([1], [0.5])))]))
+    first = [figure.name for figure in drawn][:3]
+    assert first == ["training_validation", "training_reward", "training_entropy"]
+
+
 def curve(value, low, high):
     return {"k": [1, 2], "value": value, "low": low, "high": high}
 
 
-def test_intervals_of_seeds_reach_over_all_ends():
+def test_intervals_of_seeds_are_over_seeds():
     one, two = curve([0.2, 0.4], [0.1, 0.3], [0.3, 0.5]), curve([0.4, 0.6], [0.2, 0.5], [0.6, None])
     assert evaluation.combine([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
     ks, mean, low, high = evaluation.combine([one, two])
-    assert (ks, low, high[0]) == ([1, 2], [0.1, 0.3], 0.6) and np.isnan(high[1])
-    assert mean == pytest.approx([0.3, 0.5])
+    half = 12.706204736 * 0.2 / 2
+    assert ks == [1, 2] and mean == pytest.approx([0.3, 0.5])
+    assert low == pytest.approx([0.3 - half, 0.5 - half])
+    assert high == pytest.approx([0.3 + half, 0.5 + half])
 
 
 def test_means_by_difficulty_by_hand():

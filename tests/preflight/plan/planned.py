@@ -1,5 +1,7 @@
 """Plans of NeMo-RL's own configs, with changes."""
 
+import functools
+
 from model_facts import facts_of
 from omegaconf import OmegaConf
 from releases import MAIN
@@ -18,7 +20,9 @@ OFFLOADED = {
 EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
 
 
+@functools.cache
 def composed(config):
+    """To be read alone."""
     own = {"engine": "nemo_rl", "nemo_rl": {"config": config}, "method": {"name": "grpo"}}
     return compose(OmegaConf.create(own), MAIN).plain
 

@@ -47,8 +47,10 @@ def called(here: Path, name: str) -> list[str]:
 
 
 def checkout(folder: Path) -> None:
-    """What is read of NeMo-RL's; its types and configs are written once."""
-    shutil.copytree(_written(), folder, copy_function=os.link)
+    """What is read of NeMo-RL's; its types and configs are written once, to be read alone."""
+    folder.mkdir()
+    for part in _written().iterdir():
+        (folder / part.name).symlink_to(part)
     (folder / "ray.sub").write_text("exit 0\n")
 
 

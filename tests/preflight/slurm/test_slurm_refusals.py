@@ -266,7 +266,7 @@ def test_a_dry_run_submits_nothing(here):
 
 
 def test_a_folder_with_a_ray_sub_is_no_checkout(here):
-    shutil.rmtree(here / "nemo-rl" / "nemo_rl")
+    (here / "nemo-rl" / "nemo_rl").unlink()
     said = slurm(here)
     assert said.err[0] == Says(f"--checkout: {here}/nemo-rl NeMo-RL")
 

@@ -119,11 +119,12 @@ def test_hover_shows_the_smoothed_values_and_those_behind(page, report, share, w
     i = steps.index(step)
     assert 20 < step < 50
     rows = {row[0]: row[1:] for row in (cells(tr) for tr in page.locator("#tip tr").all())}
-    assert list(rows) == ["a (2 seeds)", "c", "d"]
-    (value, about) = rows["a (2 seeds)"]
+    assert list(rows) == ["grpo (2 seeds)", "c", "d"]
+    (value, about) = rows["grpo (2 seeds)"]
     assert float(value) == pytest.approx(running_mean(mean, width)[i], rel=2e-4)
     behind = [float(x) for x in about.replace("here ", "").replace(" to", ",").split(", ")]
-    expected = [*([mean[i]] if width > 1 else []), both[:, i].min(), both[:, i].max()]
+    half = 12.706204736 * abs(both[0, i] - both[1, i]) / 2  # Student's, of two seeds
+    expected = [*([mean[i]] if width > 1 else []), mean[i] - half, mean[i] + half]
     assert behind == pytest.approx(expected, rel=2e-4)
 
 
@@ -161,9 +162,25 @@ def test_a_run_is_switched_off_and_on_in_every_figure(page):
     assert visible(page, 1) == [False] * 3 and visible(page, 0) == [True] * 4  # with a band
     assert page.locator('#training [id*=".1.mean"]:visible').count() == 0
     assert page.get_attribute(".legend li:nth-child(2) button", "aria-pressed") == "false"
-    assert [row.split("0.")[0] for row in hover(page, 0.6)[1:]] == ["a (2 seeds)", "d"]
+    assert [row.split("0.")[0] for row in hover(page, 0.6)[1:]] == ["grpo (2 seeds)", "d"]
     page.click(".legend button >> text=c")
     assert visible(page, 1) == [True] * 3 and len(hover(page, 0.6)) == 4
+
+
+def test_rows_sort_by_a_click_and_a_run_leaves_the_tables_too(page):
+    page.click("#summary details summary")
+    rows = page.locator("#summary details tbody tr:visible th")
+    assert rows.all_text_contents()[:4] == ["a", "b", "c", "d"]
+    heading = page.locator("#summary details thead th", has_text="Reward").first
+    shown = "#summary details table:first-of-type tbody tr td:nth-child(5)"
+    written = page.locator(shown).all_text_contents()
+    for order in (sorted(written, reverse=True), sorted(written)):
+        heading.click()
+        assert page.locator(shown).all_text_contents() == order
+    page.click(".legend button >> text=c")
+    assert "c" not in rows.all_text_contents()
+    hover(page, 0.6)
+    assert page.locator("#training .hair:not([d=''])").count() > 3
 
 
 def test_arrows_go_through_the_cases(page):
