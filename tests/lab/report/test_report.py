@@ -136,9 +136,10 @@ def test_differences_to_the_first_run(written, html):
         for name in ("grpo", "etr")
     )
     want = compare(base, tuned)["mean"]
-    start = html.index("math500: mean")
-    row = html[start : html.index("</tr>", start)]
-    found = re.findall(r"<small( class=\"strong\")?>([+-][\d.]+) \[([\d.-]+), ([\d.-]+)\]", row)
+    start = html.index("math500: mean", html.index("single seeds"))
+    single = html[start : html.index("</table>", start)].split("</tr>")[1:]  # a row per run
+    means = "".join(cells.split("<td")[1] for cells in single[:-1])
+    found = re.findall(r"<small( class=\"strong\")?>([+-][\d.]+) \[([\d.-]+), ([\d.-]+)\]", means)
     assert len(found) == 2
     assert [float(x) for x in found[1][1:]] == pytest.approx(list(want.values()), abs=6e-4)
     assert want["low"] > 0 and found[1][0]
