@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from textwrap import fill
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -514,7 +514,7 @@ def over_seeds(
     paper: Paper, item: Item, cell: Cell, runs: Path, missing: dict[str, None]
 ) -> Value | None:
     """Our number: of several seeds the mean with Student's interval. What lacks is noted."""
-    from scipy.special import stdtrit
+    from nemo_algos.lab.report.seeds import t_interval  # scipy
 
     percent = paper.unit == "percent" and IN_PERCENT.fullmatch(cell.metric)
     each = list[Value]()
@@ -526,9 +526,7 @@ def over_seeds(
             missing[str(absent)] = None
     if len(each) < 2:
         return each[0] if each else None
-    numbers = [one.value for one in each]
-    half = float(stdtrit(len(each) - 1, 0.975)) * stdev(numbers) / sqrt(len(each))
-    return Value(fmean(numbers), fmean(numbers) - half, fmean(numbers) + half)
+    return Value(*(float(end) for end in t_interval([one.value for one in each])))
 
 
 def seed_value(paper: Paper, item: Item, cell: Cell, folder: Path) -> Value:

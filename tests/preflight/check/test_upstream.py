@@ -11,7 +11,7 @@ from nemo_algos.preflight.check.rules.upstream import Limit, reported, upstream_
 def fits(wanted):
     """A value that a condition takes, and one that it does not."""
     if isinstance(wanted, Limit):
-        return (wanted.above + 1, wanted.above) if wanted.above > 0 else (wanted.below - 1, 10**9)
+        return wanted.above + 1, wanted.above
     if isinstance(wanted, str):
         return wanted.replace("*", "x"), "another"
     return wanted, not wanted

@@ -16,10 +16,9 @@ TABLE = Path(__file__).with_name("upstream.yaml")
 
 
 class Limit(Section):
-    """A number above, or below, another."""
+    """A number above another."""
 
-    above: float = -float("inf")
-    below: float = float("inf")
+    above: float
 
 
 class Reported(Section):
@@ -44,7 +43,7 @@ def reported() -> list[Reported]:
 
 def _holds(value: Any, wanted: bool | str | Limit) -> bool:
     if isinstance(wanted, Limit):
-        return isinstance(value, (int, float)) and wanted.above < value < wanted.below
+        return isinstance(value, (int, float)) and value > wanted.above
     if isinstance(wanted, str):
         return fnmatchcase(str(value), wanted)
     return value is wanted
