@@ -15,12 +15,12 @@ TRACKERS = re.compile("wandb|mlflow|trackio|swanlab|tracking")  # whom a run tol
 
 
 def card(run: LoadedRun) -> str:
-    """Markdown with the hub's header. Raises ValueError where the run's config is not recorded."""
+    """Markdown with the hub's header. Raises ValueError where a run's whole config is not recorded."""
     config = run.config
-    if "method" not in config:
+    if not {"method", "policy", "grpo"} <= config.keys():  # TRL's record has no model
         raise ValueError(
-            f"{run.folder} has no record of its config, so nobody can say what its model was "
-            "trained with. Name a run of `nemo-algos train`."
+            f"{run.folder} has no record of its whole config, so nobody can say what its model "
+            "was trained with. Name a run of `nemo-algos train`."
         )
     header: dict[str, Any] = {
         "library_name": "transformers",

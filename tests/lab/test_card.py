@@ -70,7 +70,9 @@ def test_a_hub_model_is_the_base_of_the_card(run):
     assert yaml.safe_load(written(run).split("---")[1])["base_model"] == "Qwen/Qwen3-0.6B"
 
 
-def test_a_run_without_a_record_is_refused(run):
-    (run / "manifest.json").write_text('{"config": {}}')
+@pytest.mark.parametrize("config", [{}, {"method": {"name": "etr"}, "grpo": {"seed": 42}}])
+def test_a_run_without_a_whole_record_is_refused(run, config):
+    """TRL's adapter records the method alone."""
+    (run / "manifest.json").write_text(json.dumps({"config": config}))
     done = CliRunner().invoke(app, ["export", "card", str(run)])
-    assert done.exit_code == 2 and "has no record of its config" in done.output
+    assert done.exit_code == 2 and "has no record of its whole config" in done.output
