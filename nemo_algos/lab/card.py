@@ -15,7 +15,7 @@ TRACKERS = re.compile("wandb|mlflow|trackio|swanlab|tracking")  # whom a run tol
 
 
 def card(run: LoadedRun) -> str:
-    """Markdown with the hub's header. Raises ValueError where a run's whole config is not recorded."""
+    """Markdown with the hub's header. Raises ValueError without a record of the whole config."""
     config = run.config
     if not {"method", "policy", "grpo"} <= config.keys():  # TRL's record has no model
         raise ValueError(
