@@ -1,0 +1,23 @@
+"""mkdocs hook: examples/first_hour.ipynb is the page first_hour.md, with the outputs git has."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+from typing import Any
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_hour.ipynb"
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """The pages and pictures, with the notebook's among them."""
+    from mkdocs.structure.files import File
+    from nbconvert import MarkdownExporter  # of docs/requirements.txt only
+
+    name = NOTEBOOK.stem
+    made = {"output_files_dir": f"images/{name}", "unique_key": name}
+    text, resources = MarkdownExporter().from_filename(str(NOTEBOOK), resources=made)
+    files.append(File.generated(config, f"{name}.md", content=text))
+    for path, picture in resources["outputs"].items():
+        files.append(File.generated(config, posixpath.normpath(path), content=picture))
+    return files
