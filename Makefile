@@ -77,10 +77,12 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet
 	python3 tests/docs/doc_commands.py
 
+NOTEBOOK = uv run --with "nbconvert>=7.16,<8" --with "ipykernel>=7,<8" jupyter nbconvert --log-level ERROR \
+	--to notebook --inplace examples/first_hour.ipynb
 notebook:  ## examples/first_hour.ipynb from top to bottom, its outputs written anew (a minute)
 	rm -rf examples/runs/first_hour
-	cd examples && uv run --with "nbclient>=0.10,<1" --with "ipykernel>=7,<8" \
-		jupyter execute --inplace --NotebookClient.record_timing=False first_hour.ipynb
+	$(NOTEBOOK) --execute --ExecutePreprocessor.record_timing=False
+	$(NOTEBOOK) --coalesce-streams
 
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
 	uv run scripts/method_index.py

@@ -24,7 +24,7 @@ PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLUE, ORANGE = (26, 102, 165), (224, 118, 32)  # of ratios below and above 1, as in the report
 FULL = math.log(1.5)  # the log-ratio from which on a colour is full
-CELL, ROW, LABEL, TOP = 29, 22, 30, 24  # pixels
+CELL, ROW, LABEL, TOP = 29, 22, 38, 24  # pixels
 
 
 class Side(NamedTuple):
@@ -72,10 +72,10 @@ def numbers() -> str:
     alt = f"GRPO cuts the gradient of {grpo.cut.sum()} of {total} tokens, ETR of {etr.cut.sum()}"
     return (
         f"![{alt}](images/first_batch.svg)\n\n"
-        f"On [this batch](first_hour.md) GRPO clips **{grpo.cut.sum()} of {total} tokens, ETR "
-        f"{etr.cut.sum()}**:\nits clip range is ±{right:.2f} for right responses and ±{wrong:.2f} "
-        f"for wrong ones, not ±0.20.\nThe gradient's norm is {etr.gradient.norm():.2f} instead of "
-        f"{grpo.gradient.norm():.2f}."
+        f"A cell is a token's ratio, a frame a cut gradient. On [this batch](first_hour.md) GRPO "
+        f"clips\n**{grpo.cut.sum()} of {total} tokens, ETR {etr.cut.sum()}**: its clip range is "
+        f"±{right:.2f} for right responses and ±{wrong:.2f} for wrong\nones, not ±0.20. The "
+        f"gradient's norm is {etr.gradient.norm():.2f} instead of {grpo.gradient.norm():.2f}."
     )
 
 
@@ -98,7 +98,7 @@ def picture() -> str:
     names, _ = program()
     ratio = (names["new"].detach() - names["old"]).exp()
     cells = ""
-    width = LABEL + 5 * CELL + 8
+    width = LABEL + 5 * CELL + 4
     for at, (name, sign) in enumerate((("GRPO", "-"), ("ETR", "+"))):
         cut = side(sign, names).cut
         x = at * width

@@ -17,6 +17,7 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     name = NOTEBOOK.stem
     made = {"output_files_dir": f"images/{name}", "unique_key": name}
     text, resources = MarkdownExporter().from_filename(str(NOTEBOOK), resources=made)
+    text = text.replace("](../docs/", "](")  # links from examples/, where the notebook lies
     files.append(File.generated(config, f"{name}.md", content=text))
     for path, picture in resources["outputs"].items():
         files.append(File.generated(config, posixpath.normpath(path), content=picture))

@@ -46,14 +46,15 @@ def files(nav):
 
 def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
     there = [path.relative_to(DOCS).as_posix() for path in PAGES[1:]]
-    assert sorted([*files(SITE["nav"]), SITE["not_in_nav"]]) == sorted(there)
+    made = "first_hour.md"  # of a notebook, by docs/hooks/notebook.py
+    assert sorted([*files(SITE["nav"]), SITE["not_in_nav"]]) == sorted([*there, made])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_relative_links_name_files(page):
     links = [link.partition("#")[0] for link in LINK.findall(CODE.sub("", page.read_text()))]
     local = [link for link in links if link and not re.match(r"\w+:", link)]
-    named = [(page.parent / link).resolve() for link in local]
+    named = [(page.parent / link).resolve() for link in local if link != "first_hour.md"]
     assert [path for path in named if not path.exists()] == []
 
 
