@@ -2,7 +2,8 @@
 
 What stands between `<!-- STUDY: REGIME, ARM, METRIC -->` and `<!-- end -->` is replaced by the
 arm's difference to the regime's baseline with its 95 % interval (Student's t), **bold** where that
-excludes 0. A pair is a seed. `<!-- STUDY: runs -->` is the number of runs.
+excludes 0. A pair is a seed. `<!-- STUDY: runs -->` is the number of runs, and
+`<!-- learn: before -->`, `after` the held-out pass@1 of the runs in NeMo-RL of benchmarks/learn.
 """
 
 import csv
@@ -17,8 +18,9 @@ from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "study" / "results"
+LEARN = ROOT / "benchmarks" / "learn" / "results.json"
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *RESULTS.parent.glob("*.md")])
-QUOTE = re.compile(r"(<!-- (full|mismatch|board): (.*?) -->).*?<!-- end -->", re.DOTALL)
+QUOTE = re.compile(r"(<!-- (full|mismatch|board|learn): (.*?) -->).*?<!-- end -->", re.DOTALL)
 COLUMNS = {"reward": "reward/mean", "entropy": "entropy/exact"}  # the others are named alike
 
 
@@ -65,8 +67,18 @@ def difference(study: str, regime: str, arm: str, metric: str) -> tuple[float, f
     return mean, mean - half, mean + half
 
 
+def learnt(end: str) -> str:
+    """The range of pass@1 before or after the runs of benchmarks/learn in NeMo-RL."""
+    figures = json.loads(LEARN.read_text())["figures"]
+    runs = [run["validation/accuracy"] for name, run in figures.items() if "nemo_rl/" in name]
+    shares = [f"{run[0 if end == 'before' else -1][1]:.2f}" for run in runs]
+    return " to ".join(sorted({min(shares), max(shares)}))
+
+
 def number(study: str, key: str) -> str:
     """What a page shows for a key."""
+    if study == "learn":
+        return learnt(key)
     if key == "runs":
         return f"{len(rows(study, 'results')):,}"
     regime, rest = key.split(", ", 1)

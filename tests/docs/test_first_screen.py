@@ -1,4 +1,4 @@
-"""What README.md and docs/index.md show first is what their own lines give; the notebook is whole."""
+"""What README.md and docs/index.md show first is what their lines give; the notebook is whole."""
 
 import importlib.util
 import json
