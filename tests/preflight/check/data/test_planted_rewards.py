@@ -46,9 +46,9 @@ class Judge:
         return "error: it"
 
 
-def judged(folder, reward, rows=ROWS, stops=()):
+def judged(folder, reward, rows=ROWS, stops=(), prompt=PROMPT):
     stage = Stage(folder, "rewards")
-    rewards.judge(stage, "x", Judge(reward), rows, [PROMPT], False, stops)
+    rewards.judge(stage, "x", Judge(reward), rows, [prompt], False, stops)
     return verdict.read(folder)
 
 
@@ -115,6 +115,32 @@ def test_a_planted_reward_is_named(name, tmp_path):
     assert any(v.outcome == outcome and word in v.message for v in found), found
     assert outcome != "passed" or [v.outcome for v in found] == ["passed"]
     assert name != "noise" or len(found) == 1
+
+
+LETTERS = [Row(n, "letters", f"Which is letter {n}?", "ABC"[n % 3]) for n in range(1, 41)]
+
+
+def line(response):
+    """What stands behind the last "Answer:"."""
+    return response.rpartition("Answer: ")[2]
+
+
+CLASSES = {  # rows, prompt, reward, a word of the warning; "" of a sound one
+    "all letters": (LETTERS, PROMPT, lambda r, a: a in box(r), "a list of the answers"),
+    "a letter": (LETTERS, PROMPT, sound, ""),
+    "the end": (ROWS, PROMPT, lambda r, a: sound(r[-300:], a), "ten sentences behind it"),
+    "a strict line": (ROWS, "Answer: ...", lambda r, a: line(r) == a, "between dollar signs"),
+    "a line": (ROWS, "Answer: ...", lambda r, a: line(r).strip("$") == a, ""),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_right_and_wrong_forms_of_an_answer(name, tmp_path):
+    rows, prompt, reward, word = CLASSES[name]
+    said = [
+        v.message for v in judged(tmp_path, reward, rows, prompt=prompt) if v.outcome != "passed"
+    ]
+    assert len(said) == bool(word) and all(word in message for message in said)
 
 
 def test_rows_are_drawn_from_the_whole_file(tmp_path):
@@ -262,10 +288,13 @@ def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **ch
             | changed
         )
     given = SOUND | changed
-    scored = [
-        rewards.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
-        for n, row in enumerate(rows)
-    ]
+    for kind in rewards.RIGHT:
+        given.setdefault(kind, given["gold"])
+    trials = [answers.trial(answers.BOXED, str(n), ()) for n in range(len(rows))]
+    scored = []
+    for n, row in enumerate(rows):
+        own = {kind: of[n] for kind, of in given.items()}
+        scored.append(rewards.Scored(row, trials[n], own, seconds))
     rewards.judge_scores(
         Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
     )
