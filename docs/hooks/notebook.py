@@ -18,7 +18,13 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     made = {"output_files_dir": f"images/{name}", "unique_key": name}
     text, resources = MarkdownExporter().from_filename(str(NOTEBOOK), resources=made)
     text = text.replace("](../docs/", "](")  # links from examples/, where the notebook lies
+    text = text.replace("![png](", "![What the cell draws](")
     files.append(File.generated(config, f"{name}.md", content=text))
     for path, picture in resources["outputs"].items():
         files.append(File.generated(config, posixpath.normpath(path), content=picture))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The page, with the site's own page where it links the notebook."""
+    return markdown.replace(f"](../examples/{NOTEBOOK.name})", f"]({NOTEBOOK.stem}.md)")
