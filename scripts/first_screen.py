@@ -73,9 +73,11 @@ def numbers() -> str:
     return (
         f"![{alt}](images/first_batch.svg)\n\n"
         f"A cell is a token's ratio, a frame a cut gradient. On [this "
-        f"batch](../examples/first_hour.ipynb) GRPO\nclips **{grpo.cut.sum()} of {total} tokens, ETR {etr.cut.sum()}**: "
-        f"its clip range is ±{right:.2f} for right responses and ±{wrong:.2f} for wrong\nones, not ±0.20. The "
-        f"gradient's norm is {etr.gradient.norm():.2f} instead of {grpo.gradient.norm():.2f}."
+        f"batch](../examples/first_hour.ipynb) GRPO\n"
+        f"clips **{grpo.cut.sum()} of {total} tokens, ETR {etr.cut.sum()}**: its clip range is "
+        f"±{right:.2f} for right responses and ±{wrong:.2f} for wrong\n"
+        f"ones, not ±0.20. The gradient's norm is {etr.gradient.norm():.2f} instead of "
+        f"{grpo.gradient.norm():.2f}."
     )
 
 
