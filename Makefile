@@ -1,4 +1,4 @@
-.PHONY: check test test-long test-peers test-trl conformance test-nemo test-commits test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs nightly incidents
+.PHONY: check test test-long test-peers test-trl conformance test-nemo test-commits test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu mutants docs notebook nightly incidents
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -77,11 +77,20 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet
 	python3 tests/docs/doc_commands.py
 
+NOTEBOOK = uv run --with "nbconvert>=7.16,<8" --with "ipykernel>=7,<8" jupyter nbconvert --log-level ERROR \
+	--to notebook --inplace examples/first_hour.ipynb
+notebook:  ## examples/first_hour.ipynb from top to bottom, its outputs written anew (a minute)
+	rm -rf examples/runs/first_hour
+	$(NOTEBOOK) --execute --ExecutePreprocessor.record_timing=False
+	$(NOTEBOOK) --coalesce-streams
+
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
 	uv run scripts/method_index.py
 	uv run scripts/plan_tables.py
 	uv run scripts/base_configs.py
 	uv run scripts/replaced.py
+	uv run scripts/first_screen.py
+	uv run scripts/study_numbers.py
 	uv run scripts/rules.py
 	for paper in etr quatro erpo apmpo; do \
 		uv run examples/papers/replicate.py plan $$paper > docs/papers/$$paper.md || exit 1; done

@@ -15,6 +15,11 @@ from nemo_algos.untrusted import printable
 class Console(rich.console.Console):
     """Rich's, without control characters in what it is given."""
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether lines can be drawn again. FORCE_COLOR, as Jupyter sets it, makes no pipe one."""
+        return super().is_terminal and (bool(self._force_terminal) or self.file.isatty())
+
     def render_str(self, text: str, **options: Any) -> Text:
         """A text, or a table's cell, as it is shown."""
         return super().render_str(printable(text), **options)

@@ -31,7 +31,7 @@ uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
 
 An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) A), or of A log pi
 with the form `score`. Unless an entry says otherwise, the mean is `sequence` and l is log r. The
-[source](../api.md#methods) says where other implementations depart from the paper.
+[source](../api/more_methods.md) says where other implementations depart from the paper.
 
 *Equals* names the code that ours was compared with (of verl 0.9.1, TRL 1.16 or ms-swift 4.6) and
 the largest difference of loss and gradient in float64 (of the gradient alone where the paper's loss

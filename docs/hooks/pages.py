@@ -9,7 +9,9 @@ from __future__ import annotations
 import html
 import posixpath
 import re
+import tomllib
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -28,6 +30,16 @@ NEEDS = {
     "slow": "takes minutes",
     "fails": "is refused",
 }
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """The site's settings; its footer links the repository, where pyproject.toml has an address."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    address = project.get("urls", {}).get("Repository")
+    if address:
+        link = {"icon": "fontawesome/brands/git-alt", "link": address, "name": "Source"}
+        config["extra"]["social"] = [link]
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

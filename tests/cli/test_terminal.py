@@ -1,6 +1,7 @@
 """What a stranger has named is printed, and no terminal obeys it."""
 
 import ast
+import io
 import json
 import re
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_tables_and_lines_of_the_console_are_harmless(capsys):
     said = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     assert said.count("2J") == 8
     assert {c for c in said if not c.isprintable()} == {"\n"}
+
+
+def test_a_notebooks_pipe_is_written_once(monkeypatch):
+    """Jupyter sets FORCE_COLOR for what a cell starts; a drawing over and over is no log."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    pipe = io.StringIO()
+    console = Console(file=pipe)
+    with console.status("loading"):
+        console.print("a line")
+    assert pipe.getvalue() == "a line\n"
 
 
 def prints(path):
