@@ -357,7 +357,8 @@ def plan(paper: Paper, items: dict[str, Item], more: Sequence[str] = ()) -> Iter
             memory = (
                 f"{sum(planned.training.values()) / 1e9:.0f} of {planned.run.gpu.memory / 1e9:.0f}"
             )
-            each = f"{memory} GB | {planned.step_seconds:,.0f} | {hours:,.1f} for {planned.steps} steps"
+            cost = f"{hours:,.1f} for {planned.steps} steps"
+            each = f"{memory} GB | {planned.step_seconds:,.0f} | {cost}"
         yield f"| {name} | {model.base} | {recipe} | {runs or ''} | {each} |"
     yield "\n" + fill(f"Steps of a run: {paper.steps_from}.", 100, break_on_hyphens=False)
     if total:
@@ -389,8 +390,8 @@ def plan_of(model: Model, keys: list[str], gpu: GPU) -> Plan:
     run, _ = judge(apply_overrides(read_config(find(model.recipe)), keys), shipped())
     if run.model is None:
         raise ValueError(
-            f"the sizes of {model.base} are not known, so its cost cannot be planned. Name a folder "
-            "with its config.json."
+            f"the sizes of {model.base} are not known, so its cost cannot be planned. Name a "
+            "folder with its config.json."
         )
     return plan_run(run.plain, run.model, gpu)
 
