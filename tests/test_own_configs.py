@@ -44,6 +44,7 @@ SHOWN = {  # also of a page's commands
     "mismatch.stop_above": "what the page is about",
     "policy.generation.support_replay": "what the page is about",
 }
+ETR = "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml"
 SMALL = known_models.table()["Qwen/Qwen2.5-0.5B"].model_copy(update={"parameters": 113_856})
 
 
@@ -60,14 +61,14 @@ def surprises(findings, notes):
 
 
 @pytest.fixture(autouse=True)
-def logged_in(monkeypatch):
+def machine(monkeypatch):
+    """W&B is set up, and the small model is there from which the recipes for a CPU start."""
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setitem(known_models.table(), "start/model", SMALL)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_shipped_config_is_clean(path, monkeypatch):
-    """The recipes for a CPU start from a model that `nemo-algos export` makes."""
-    monkeypatch.setitem(known_models.table(), "start/model", SMALL)
+def test_a_shipped_config_is_clean(path):
     found = surprises(check(str(path), needs(path), MAIN), NOTES)
     extra = path.name == "smollm2.yaml"  # whose model is in a package of its own
     assert not [text for text in found if not (extra and "--extra smollm2" in text)]
@@ -121,11 +122,8 @@ def found_in(config, overrides):
         ("etr.yaml", ["method.mikro=0.1"], "method.mikro"),
         ("nemo_rl.yaml", ["polcy.x=1"], "polcy"),
         ("nemo_rl.yaml", ["policy.optimizer.kwargs.lr=0.1"], "policy.optimizer.kwargs.lr"),
-        (
-            "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml",
-            ["data.train.split_validation_size=0.05"],
-            "split_validation_size",
-        ),
+        ("recipes/cpu/countdown-1n1g-fsdp.yaml", ["policy.optimizer.kwargs.lr=0.5"], "to 0.01 of"),
+        (ETR, ["data.train.split_validation_size=0.05"], "split_validation_size"),
     ],
 )
 def test_what_is_not_clean_is_seen(config, overrides, said):
