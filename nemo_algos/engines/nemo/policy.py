@@ -29,12 +29,12 @@ LOG = logging.getLogger(__name__)
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 
 
-def listen(trainers: Any, remarks: Remarks) -> None:
+def listen(logger: Any, remarks: Remarks) -> None:
     """Log remarks on each training step that NeMo-RL's logger is given.
 
     NeMo-RL logs a step in several calls; the last one has the rewards.
     """
-    log = trainers.log_metrics
+    log = logger.log_metrics
     row = dict[str, Any]()
 
     def log_metrics(metrics: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ def listen(trainers: Any, remarks: Remarks) -> None:
                 LOG.warning("%s", said)
             row.clear()
 
-    trainers.log_metrics = log_metrics
+    logger.log_metrics = log_metrics
 
 
 class PolicyProxy:
