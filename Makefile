@@ -82,6 +82,7 @@ docs:  ## the site into site/, pages and links checked; site/index.html opens wi
 	uv run scripts/plan_tables.py
 	uv run scripts/base_configs.py
 	uv run scripts/replaced.py
+	uv run scripts/rules.py
 	for paper in etr quatro erpo apmpo; do \
 		uv run examples/papers/replicate.py plan $$paper > docs/papers/$$paper.md || exit 1; done
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \

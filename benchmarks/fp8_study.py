@@ -40,6 +40,7 @@ from nemo_algos.engines.local.low_precision import Recipe, e4m3, emulate
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.engines.local.updates import Batch
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIG = Path(__file__).parents[1] / "examples" / "configs" / "grpo.yaml"
@@ -113,7 +114,7 @@ def trained(seed: int, steps: int) -> tuple[Trainer, Policies]:
     for _ in range(steps):
         trainer.step()
     old, (experience, rollouts) = deepcopy(trainer.policy.model), trainer.collect()
-    trainer.update(experience, rollouts, trainer.algorithm.signals(rollouts))
+    trainer.update(Batch(experience, rollouts, trainer.algorithm.signals(rollouts)))
     return trainer, Policies(*(cast(Tiny, m) for m in (reference, old, trainer.policy.model)))
 
 

@@ -23,7 +23,7 @@ from nemo_algos.engines.local.observer import (
     rollout_metrics,
 )
 from nemo_algos.engines.local.schema import EMULATED, SHAPES, LocalConfig
-from nemo_algos.engines.local.updates import Updates
+from nemo_algos.engines.local.updates import Batch, Updates
 from nemo_algos.engines.remarks import Remarks
 from nemo_algos.engines.rewards import Verdict
 
@@ -94,7 +94,7 @@ class Trainer:
         correction |= self._weights(rollouts)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(corrected, self.memory, rows)
-        stats, norms = self.update(experience, corrected, signals)
+        stats, norms = self.update(Batch(experience, corrected, signals))
         self.memory = {**signals.memory, **self._drift(experience)}
         rate = self.update.optimizer.param_groups[0]["lr"]
         self.update.scheduler.step()

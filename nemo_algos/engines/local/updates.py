@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,14 @@ OPTIMIZER = "policy.optimizer"
 SCHEDULER = "policy.scheduler"
 
 
+class Batch(NamedTuple):
+    """What is trained on: the responses as a policy reads them, and as a method does."""
+
+    experience: Experience
+    rollouts: Rollouts
+    signals: Signals
+
+
 class Updates:
     """A policy's optimizer and its schedule."""
 
@@ -40,50 +48,42 @@ class Updates:
         self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
 
-    def __call__(
-        self, experience: Experience, rollouts: Rollouts, signals: Signals
-    ) -> tuple[Stats, list[float]]:
+    def __call__(self, batch: Batch) -> tuple[Stats, list[float]]:
         """All optimizer steps on this batch: statistics of all its tokens, each gradient's norm.
 
         Inert sequences have no gradient, so they go through the model without one; they count in
         every mean, in the statistics and in the number of optimizer steps. Raises
         FloatingPointError where a gradient is not finite, or no response token's log-prob is.
         """
-        every = torch.arange(len(rollouts))
+        mask = batch.rollouts.mask
+        every = torch.arange(len(mask))
         penalty = self.config.loss_fn.reference_policy_kl_penalty
-        live = ~self.algorithm.inert_rows(signals) | (penalty > 0)
+        live = ~self.algorithm.inert_rows(batch.signals) | (penalty > 0)
         total = Stats.empty()
         norms = list[float]()
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
-                counts = Counts.of(rollouts.mask[rows])
+                counts = Counts.of(mask[rows])
                 moving = rows[live[rows]]
                 still = rows[~live[rows]]
-                total += self.accumulate(moving, experience, rollouts, signals, counts)
+                total += self.accumulate(moving, batch, counts)
                 if norms or self.algorithm.correction.bypass_mode:
-                    total += self._observe(still, experience, rollouts, signals, counts)
+                    total += self._observe(still, batch, counts)
                 elif len(still):  # before the first update the policy is pi_old
-                    total += self._observe_old(rollouts[still], signals[still], counts)
+                    total += self._observe_old(still, batch, counts)
                 norms.append(self._step())
-        if rollouts.mask.any() and not total.sums["tokens"]:
+        if mask.any() and not total.sums["tokens"]:
             raise FloatingPointError(
                 f"no response token has a finite log-prob at step {self._number()}, so nothing "
                 "can be learned. Lower the learning rate, and resume from an earlier checkpoint."
             )
         return total, norms
 
-    def accumulate(
-        self,
-        rows: Tensor,
-        experience: Experience,
-        rollouts: Rollouts,
-        signals: Signals,
-        counts: Counts,
-    ) -> Stats:
+    def accumulate(self, rows: Tensor, batch: Batch, counts: Counts) -> Stats:
         """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
         self.optimizer.zero_grad()
-        for loss in self._losses(rows, experience, rollouts, signals, counts):
+        for loss in self._losses(rows, batch, counts):
             loss.value.backward()
             total += loss.stats
         for parameter in self.parameters:
@@ -92,47 +92,34 @@ class Updates:
         return total
 
     @torch.no_grad()
-    def _observe(
-        self,
-        rows: Tensor,
-        experience: Experience,
-        rollouts: Rollouts,
-        signals: Signals,
-        counts: Counts,
-    ) -> Stats:
+    def _observe(self, rows: Tensor, batch: Batch, counts: Counts) -> Stats:
         """Statistics of these rows [N], without a gradient."""
-        losses = self._losses(rows, experience, rollouts, signals, counts)
+        losses = self._losses(rows, batch, counts)
         return sum((loss.stats for loss in losses), Stats.empty())
 
     @torch.no_grad()
-    def _observe_old(self, rollouts: Rollouts, signals: Signals, counts: Counts) -> Stats:
-        """Statistics of these rollouts under the policy that sampled them."""
+    def _observe_old(self, rows: Tensor, batch: Batch, counts: Counts) -> Stats:
+        """Statistics of these rows [N] under the policy that sampled them."""
+        rollouts = batch.rollouts[rows]
         return policy_loss(
             self.algorithm,
             rollouts.old_logprobs,
             rollouts=rollouts,
-            signals=signals,
+            signals=batch.signals[rows],
             counts=counts,
             config=self.config.loss_fn,
             entropy=rollouts.entropy if "entropy_gradient" in self.algorithm.needs else None,
         ).stats
 
-    def _losses(
-        self,
-        rows: Tensor,
-        experience: Experience,
-        rollouts: Rollouts,
-        signals: Signals,
-        counts: Counts,
-    ) -> Iterator[Loss]:
+    def _losses(self, rows: Tensor, batch: Batch, counts: Counts) -> Iterator[Loss]:
         """The loss of each micro-batch of these rows [N]."""
-        for micro in self._micro_batches(experience, rows):
-            logprobs, entropy = self._score(experience, micro)
+        for micro in self._micro_batches(batch.experience, rows):
+            logprobs, entropy = self._score(batch.experience, micro)
             yield policy_loss(
                 self.algorithm,
                 logprobs,
-                rollouts=rollouts[micro],
-                signals=signals[micro],
+                rollouts=batch.rollouts[micro],
+                signals=batch.signals[micro],
                 counts=counts,
                 config=self.config.loss_fn,
                 entropy=entropy,

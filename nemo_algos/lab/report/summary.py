@@ -12,7 +12,6 @@ from nemo_algos.lab.report.runs import LoadedRun
 from nemo_algos.lab.report.training import CURVES
 
 KS = (4, 16, 64, 256, 1024)
-MEASURED = ("reward", "entropy", "clip_above", "clip_below", "kl_old")  # of training's curves
 LAST = 10  # a training metric is its mean over the last tenth of the steps
 
 
@@ -47,7 +46,7 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
         return None
     measured = {}
     for chart in CURVES:
-        if chart.name in MEASURED:
+        if chart.in_summary:
             measured[chart.title] = chart.metrics[0]
     held_out = _held_out(trained)
     names = ["method", "seed", "steps", *measured]

@@ -16,13 +16,18 @@ WINDOWS = 25  # smoothed over a 25th of the steps
 
 
 class Chart(NamedTuple):
-    """One figure; metrics: the first one that a run has is drawn, dashed where it is another."""
+    """One figure; metrics: the first one that a run has is drawn, dashed where it is another.
+
+    in_summary: whether the summary has its mean over the last steps.
+    """
 
     name: str
     title: str
     y_label: str
     metrics: tuple[str, ...]
+    caption: str = ""
     scale: Literal["linear", "log"] = "linear"
+    in_summary: bool = False
 
 
 # of NeMo-RL's timers; exposed_generation is async_grpo_train's
@@ -37,40 +42,112 @@ PHASES = (
 ENTROPIES = ("entropy/exact", "entropy/updated", "entropy/approximate")
 CURVES = (
     # what a reader asks for first: a row of a laptop's page
-    Chart("validation", "Held-out reward", "mean reward", ("validation/accuracy",)),
-    Chart("reward", "Reward", "mean reward", ("reward/mean",)),
-    Chart("entropy", "Entropy", "nats per token", ENTROPIES),
-    Chart("flat", "Flat groups", "share of groups", ("groups/flat_share",)),
-    Chart("clip", "Clipped", "share of tokens", ("clip/fraction",)),
-    Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
-    Chart("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
-    Chart("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
-    Chart("ratio_max", "Ratio, maximum", "new / old probability", ("ratio/max",), "log"),
-    Chart("kl_old", "KL to the sampling policy", "nats per token", ("kl/old",)),
-    Chart("kl_ref", "KL to the reference", "nats per token", ("kl/ref",)),
-    Chart("length", "Response length", "tokens", ("length/mean",)),
-    Chart("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
+    Chart(
+        "validation",
+        "Held-out reward",
+        "mean reward",
+        metrics=("validation/accuracy",),
+        caption="Mean reward on the validation problems.",
+    ),
+    Chart(
+        "reward",
+        "Reward",
+        "mean reward",
+        metrics=("reward/mean",),
+        caption="Mean over the rollout batch of each training step.",
+        in_summary=True,
+    ),
+    Chart(
+        "entropy",
+        "Entropy",
+        "nats per token",
+        metrics=ENTROPIES,
+        caption=(
+            "At 0 the sampling policy no longer explores. Dashed: of the policy in its "
+            "updates (TRL, verl), or NeMo-RL's approximation."
+        ),
+        in_summary=True,
+    ),
+    Chart(
+        "flat",
+        "Flat groups",
+        "share of groups",
+        metrics=("groups/flat_share",),
+        caption=(
+            "Share of groups whose responses all have the same reward. At 1 nothing is learned."
+        ),
+    ),
+    Chart(
+        "clip",
+        "Clipped",
+        "share of tokens",
+        metrics=("clip/fraction",),
+        caption="Share of tokens whose gradient clipping cuts.",
+    ),
+    Chart(
+        "clip_above",
+        "Clipped above, A > 0",
+        "share of tokens",
+        metrics=("clip/positive_above",),
+        caption="Share of tokens above the clip range. Their gradient is 0.",
+        in_summary=True,
+    ),
+    Chart(
+        "clip_below",
+        "Clipped below, A < 0",
+        "share of tokens",
+        metrics=("clip/negative_below",),
+        caption="Share of tokens below the clip range. Their gradient is 0.",
+        in_summary=True,
+    ),
+    Chart(
+        "ratio_p99",
+        "Ratio, 99th percentile",
+        "new / old probability",
+        metrics=("ratio/p99",),
+        caption="99th percentile of the method's ratio over the updates of a step.",
+    ),
+    Chart(
+        "ratio_max",
+        "Ratio, maximum",
+        "new / old probability",
+        metrics=("ratio/max",),
+        caption="Largest ratio of a step. Log scale.",
+        scale="log",
+    ),
+    Chart(
+        "kl_old",
+        "KL to the sampling policy",
+        "nats per token",
+        metrics=("kl/old",),
+        caption="How far the updates of one batch move the policy.",
+        in_summary=True,
+    ),
+    Chart(
+        "kl_ref",
+        "KL to the reference",
+        "nats per token",
+        metrics=("kl/ref",),
+        caption="Shown for runs with a reference policy.",
+    ),
+    Chart(
+        "length",
+        "Response length",
+        "tokens",
+        metrics=("length/mean",),
+        caption="Mean over the rollout batch.",
+    ),
+    Chart(
+        "grad_norm",
+        "Gradient norm",
+        "before clipping",
+        metrics=("grad_norm",),
+        caption="Mean over the updates of a step (NeMo-RL: of its last update). Log scale.",
+        scale="log",
+    ),
 )
 FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts", "turns", "val-core"}
 TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
-CAPTIONS = {
-    "reward": "Mean over the rollout batch of each training step.",
-    "entropy": (
-        "At 0 the sampling policy no longer explores. Dashed: of the policy in its updates (TRL, "
-        "verl), or NeMo-RL's approximation."
-    ),
-    "validation": "Mean reward on the validation problems.",
-    "flat": "Share of groups whose responses all have the same reward. At 1 nothing is learned.",
-    "clip": "Share of tokens whose gradient clipping cuts.",
-    "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
-    "clip_below": "Share of tokens below the clip range. Their gradient is 0.",
-    "ratio_p99": "99th percentile of the method's ratio over the updates of a step.",
-    "ratio_max": "Largest ratio of a step. Log scale.",
-    "kl_old": "How far the updates of one batch move the policy.",
-    "kl_ref": "Shown for runs with a reference policy.",
-    "length": "Mean over the rollout batch.",
-    "grad_norm": "Mean over the updates of a step (NeMo-RL: of its last update). Log scale.",
-}
 
 
 def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
@@ -98,7 +175,7 @@ def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
                 x_label="step",
                 y_label=chart.y_label,
                 lines=lines,
-                caption=f"{CAPTIONS.get(chart.name, '')} {_equal(lines)}".strip(),
+                caption=f"{chart.caption} {_equal(lines)}".strip(),
                 scale=chart.scale,
             )
         )
@@ -135,7 +212,7 @@ def _own(groups: Sequence[Group]) -> list[Chart]:
     own = []
     for name in sorted(names):
         if name.partition("/")[0] in families or name in TIMES:
-            own.append(Chart(re.sub(r"\W", "_", name), name, "", (name,)))
+            own.append(Chart(re.sub(r"\W", "_", name), name, "", metrics=(name,)))
     return own
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from nemo_algos.findings import at
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.plan import memory, speed
-from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, Setup, training
+from nemo_algos.preflight.plan.nemo_rl_arguments import GPU, Setup, scored_sequences, training
 from nemo_algos.preflight.plan.workload import whole
 
 LIMIT = "policy.max_total_sequence_length"
@@ -55,6 +56,11 @@ class Plan(NamedTuple):
         return sum(self.training.values()) <= self.run.gpu.memory
 
     @property
+    def scores(self) -> bool:
+        """Whether the pass for log-probs fits."""
+        return sum(self.log_probs.values()) <= self.run.gpu.memory
+
+    @property
     def generates(self) -> bool:
         """Whether an engine's cache holds one sequence of full length."""
         return self.cached_sequences >= 1
@@ -68,6 +74,8 @@ class Plan(NamedTuple):
     def misfits(self) -> list[str]:
         """What does not fit the GPU, in words."""
         problems = [] if self.trains else ["training does not fit the GPU"]
+        if not self.scores:
+            problems.append("the pass for log-probs does not fit the GPU")
         if not self.generates:
             problems.append("the KV cache cannot hold one sequence of full length")
         if not self.hosts:
@@ -118,7 +126,12 @@ class Plan(NamedTuple):
             "generation_bytes": self.generation,
             "host_bytes": self.host,
             "cached_sequences": self.cached_sequences,
-            "fits": {"training": self.trains, "generation": self.generates, "host": self.hosts},
+            "fits": {
+                "training": self.trains,
+                "log_probs": self.scores,
+                "generation": self.generates,
+                "host": self.hosts,
+            },
             "tight": self.tight,
             "change": self.change,
             "seconds": self.phases,
@@ -147,13 +160,14 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
 def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
     """The plan of a setup, for sequences of so many tokens on average."""
     made = training(run)
+    scoring = replace(made, micro_batch=scored_sequences(run))
     asleep = memory.sleeping(run)
     away = {"optimizer": 0.0} if run[memory.LOGPROB_OFFLOADS] else {}
     return Plan(
         run=run,
         tokens=mean,
         training=memory.peak(made) | asleep,
-        log_probs=memory.forward(made) | asleep | away,
+        log_probs=memory.forward(scoring) | asleep | away,
         generation=memory.generation(run),
         host=memory.on_host(run),
         cached_sequences=memory.cached_sequences(run, run[LIMIT]),

@@ -39,6 +39,8 @@ SHEETS = (
     GPU("GB200", 198e9, 2450e12, 8.0e12, host=0.96e12),
 )
 GPUS = {gpu.name: gpu for gpu in SHEETS}
+SCORED = "policy.logprob_batch_size"
+SCORED_TOKENS = "logprob_mb_tokens"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ def micro_batch_tokens(run: Setup) -> float:
     if run.packing:
         tokens = run[f"policy.{run.packing}.train_mb_tokens"] or longest
     return tokens / run.layout.context
+
+
+def scored_sequences(run: Setup) -> float:
+    """Of a micro-batch in the pass for log-probs."""
+    if not run.packing:
+        return run[SCORED]
+    longest = run["policy.max_total_sequence_length"]
+    return (run[f"policy.{run.packing}.{SCORED_TOKENS}"] or longest) / longest
 
 
 def training(run: Setup) -> Training:

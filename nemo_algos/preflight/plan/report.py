@@ -222,7 +222,7 @@ def _verdict(p: Plan, change: Change | None) -> str:
         )
     keys = " ".join(f"{k}={json.dumps(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
-    if p.trains and p.generates:
+    if p.trains and p.scores and p.generates:
         advice = "offload less, use more nodes, or set --host-memory to what your nodes have"
     return f"[red]{' and '.join(p.misfits)}[/red]; {advice}"
 

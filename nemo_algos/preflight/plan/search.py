@@ -11,12 +11,11 @@ from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.rules.generation import splits_heads
 from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, of, with_keys
-from nemo_algos.preflight.plan.nemo_rl_arguments import Setup
+from nemo_algos.preflight.plan.nemo_rl_arguments import SCORED, SCORED_TOKENS, Setup
 
 PACKING = "policy.sequence_packing.train_mb_tokens"
 MICRO = "policy.train_micro_batch_size"
 DIVISOR = "policy.make_sequence_length_divisible_by"
-SCORED = "policy.logprob_batch_size"
 ENDS = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
 KEYS = {
     "tensor": "tensor_model_parallel_size",
@@ -76,6 +75,17 @@ def _training_changes(p: Plan) -> Iterator[Change]:
     yield {f"{MEGATRON}.optimizer.{k}": v for k, v in offload.items()}
 
 
+def _scoring_changes(p: Plan) -> Iterator[Change]:
+    run = p.run
+    key = f"policy.{run.packing}.{SCORED_TOKENS}" if run.packing else SCORED
+    least = run[LIMIT] if run.packing else 1
+    size = (run[key] or 0) // 2
+    while size >= least:
+        yield {key: size}
+        size //= 2
+    yield from _training_changes(p)
+
+
 def _generation_changes(p: Plan) -> Iterator[Change]:
     used = p.run[f"{VLLM}.gpu_memory_utilization"] or 0.9
     if used < 0.9:
@@ -96,10 +106,17 @@ def possible(run: Setup) -> bool:
     return heads and ranks and experts and batch and engines and p.pipeline <= len(m.layers)
 
 
+PARTS = {
+    "trains": _training_changes,
+    "scores": _scoring_changes,
+    "generates": _generation_changes,
+}
+
+
 def remedy(p: Plan, accepts: Accepts) -> Change | None:
     """The cheapest change that makes it fit; None where none is needed or none helps."""
     change: Change = {}
-    for name, candidates in {"trains": _training_changes, "generates": _generation_changes}.items():
+    for name, candidates in PARTS.items():
         if getattr(p, name):
             continue
         found = _cheapest(p, _fits(name), list(candidates(p)), accepts)

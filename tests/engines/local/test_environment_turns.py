@@ -12,6 +12,7 @@ from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.sampling import unpack
 from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.engines.local.updates import Batch
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local.judge import parse
@@ -113,7 +114,7 @@ def test_loss_and_gradient_are_the_direct_formulas(folder, method):
             parameter.add_(0.02 * torch.randn_like(parameter))
     every = torch.arange(16)
     counts = Counts.of(rollouts.mask)
-    stats = trainer.update.accumulate(every, experience, rollouts, signals, counts)
+    stats = trainer.update.accumulate(every, Batch(experience, rollouts, signals), counts)
     got = [p.grad.clone() for p in trainer.policy.model.parameters()]
     trainer.policy.model.zero_grad()
     terms, clipped = [], 0

@@ -16,6 +16,7 @@ from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
+from nemo_algos.engines.local.updates import Batch
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.findings import ConfigError
 from nemo_algos.preflight.check.local.judge import judge_by, parse
@@ -67,7 +68,7 @@ def test_an_update_with_terms_is_the_direct_gradient():
     made = trainer(ONE_UPDATE, ENTROPY, NLL)
     experience, rollouts = made.collect()
     before = weights(made)
-    made.update(experience, rollouts, made.algorithm.signals(rollouts))
+    made.update(Batch(experience, rollouts, made.algorithm.signals(rollouts)))
     step = weights(made) - before
 
     other = trainer(ONE_UPDATE)
@@ -243,7 +244,7 @@ def test_prompts_have_their_numbers_and_a_batch_its_move():
     assert rollouts.prompt.unique().numel() == PROMPTS and GROUP == 4
     assert not rollouts.drift.any()
     signals = made.algorithm.signals(rollouts, {}, 16)
-    made.update(experience, rollouts, signals)
+    made.update(Batch(experience, rollouts, signals))
     after = made.update.logprobs(made.policy.logprobs, experience, torch.arange(ROWS))
     gap = (after - experience.logprobs)[experience.mask].abs().double().mean()
     assert made._drift(experience) == {"drift": float(gap)} and gap > 1e-4

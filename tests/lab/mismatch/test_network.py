@@ -226,6 +226,7 @@ def experts():
     return made
 
 
+@pytest.mark.long
 def test_other_experts_at_some_tokens_have_no_name_but_a_sentence(tmp_path):
     made = experts()
     rollouts = small.sampled(made)

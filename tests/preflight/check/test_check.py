@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pickle
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,11 @@ def test_a_section_that_one_run_replaces_is_there_for_the_next():
 
 def test_every_rule_has_a_planted_mistake():
     assert {rule.__name__ for rule in RULES} == {m[0] for m in MISTAKES}
+
+
+def test_the_list_of_rules_is_current():
+    made = runpy.run_path(str(HERE.parents[2] / "scripts" / "rules.py"))
+    assert made["PAGE"].read_text() == made["page"](), "run scripts/rules.py"
 
 
 @pytest.mark.parametrize("config", [DENSE, MOE])

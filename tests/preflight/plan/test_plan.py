@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.preflight.check.known_models import facts, table
 from nemo_algos.preflight.check.layout import MEGATRON
-from nemo_algos.preflight.plan import memory, report, speed
+from nemo_algos.preflight.plan import memory, report, search, speed
 from nemo_algos.preflight.plan.layouts import measured_errors, plan, with_keys
-from nemo_algos.preflight.plan.nemo_rl_arguments import training
+from nemo_algos.preflight.plan.nemo_rl_arguments import scored_sequences, training
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = list(csv.DictReader((ROOT / "benchmarks" / "published_step_times.csv").open()))  # [N]
@@ -130,13 +130,31 @@ def test_every_sum_has_the_range_of_what_was_measured(monkeypatch):
 
 def test_the_parts_that_only_rl_has():
     p = planned(EXAMPLE, **UNFORCED)
-    made = training(p.run)
+    made = replace(training(p.run), micro_batch=scored_sequences(p.run))
     assert p.training["sleeping engine"] == 2e9 and p.log_probs["sleeping engine"] == 2e9
     one = memory.layer(made, "*E")
-    assert p.log_probs["activations"] == one < p.training["activations"] / 40
+    assert p.log_probs["activations"] == one < p.training["activations"] / 20
     assert p.phases["reference log-probs"] == p.phases["log-probs"] > 0
     apart = planned("recipes/llm/performance/grpo-qwen3-30ba3b-4n8g-async-1off.yaml")
     assert "sleeping engine" not in apart.training and apart.phases["offloading"] == 0
+
+
+def test_the_pass_for_log_probs_has_a_batch_of_its_own():
+    """Its logits in float32, their softmax and gradient: 12 bytes of a number."""
+    unpacked = UNFORCED | {"policy.sequence_packing.enabled": False}
+    small, large = (
+        planned(EXAMPLE, **unpacked, **{"policy.logprob_batch_size": n}) for n in (1, 64)
+    )
+    size = small.run["policy.max_total_sequence_length"] * small.run.model.vocab_size
+    logits = 12 * size / small.run.layout.tensor
+    assert small.log_probs["logits and log-probs"] == pytest.approx(logits)
+    assert large.log_probs["logits and log-probs"] == pytest.approx(64 * logits)
+    assert small.training == large.training
+    assert small.scores and not large.scores
+    assert large.misfits == ["the pass for log-probs does not fit the GPU"]
+    change = search.remedy(large, accepts=lambda change: True)
+    assert change == {"policy.logprob_batch_size": 4}
+    assert not planned(EXAMPLE, **unpacked, **{"policy.logprob_batch_size": 8}).scores
 
 
 def test_old_as_the_sampler_leaves_out_a_forward():

@@ -1,4 +1,4 @@
-"""Two steps of a method through our launcher, from what NeMo-RL's `setup` returns.
+"""Some steps of a method through our launcher, from what NeMo-RL's `setup` returns.
 
 Workers and generation are cpu_run's, the rest is NeMo-RL's. `main` is for a process of
 its own, with a NeMo-RL that class_paths.patch has changed.
@@ -6,6 +6,7 @@ its own, with a NeMo-RL that class_paths.patch has changed.
 
 import functools
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,18 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 
-def launched(folder: Path, patch: pytest.MonkeyPatch, method: str = "etr", steps: int = 2) -> Run:
-    """The run after its training; in this process, sequences packed."""
-    overrides = ["loss_fn.reference_policy_kl_penalty=0", f"grpo.max_num_steps={steps}"]
-    run = Run(folder, overrides, mode="packed")
+def launched(
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    method: str = "etr",
+    steps: int = 2,
+    *,
+    mode: str = "packed",
+    overrides: Sequence[str] = (),
+) -> Run:
+    """The run after its training, in this process."""
+    asked = ["loss_fn.reference_policy_kl_penalty=0", f"grpo.max_num_steps={steps}"]
+    run = Run(folder, [*asked, *overrides], mode=mode)
     algorithm = build(method)
     plain = run.config.model_dump()
     derived_config.derive(plain, algorithm)

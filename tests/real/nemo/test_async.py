@@ -7,13 +7,17 @@ policy: responses are of the weights before the last update.
 """
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
+import cpu_run
 import pytest
+from launched import launched
 from nemo_rl.algorithms import async_utils, grpo
 from no_ray import Actor, Done
 from plugged import METHODS, STEPS, Plugged, rollouts_of, scored
+from test_remarks import assert_told, rewards_end
 
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.extensions.loss_config import LossConfig
@@ -65,6 +69,15 @@ def stop(actor: Actor) -> None:
         assert not thread.is_alive()
 
 
+def without_actors(patch: pytest.MonkeyPatch) -> None:
+    """The buffer and the collector live in this process."""
+    patch.setattr(Done, "__await__", awaited, raising=False)
+    for actor in ("ReplayBuffer", "AsyncTrajectoryCollector"):
+        patch.setattr(async_utils, actor, in_this_process(getattr(async_utils, actor)))
+    patch.setattr(grpo, "get_actor_python_env", lambda _: "/usr/bin/python3")
+    patch.setattr(grpo.ray, "kill", stop)
+
+
 def trained(
     path: Path,
     name: str,
@@ -73,11 +86,7 @@ def trained(
     overrides: list[str],
     correction: dict[str, Any] | None = None,
 ) -> Plugged:
-    patch.setattr(Done, "__await__", awaited, raising=False)
-    for actor in ("ReplayBuffer", "AsyncTrajectoryCollector"):
-        patch.setattr(async_utils, actor, in_this_process(getattr(async_utils, actor)))
-    patch.setattr(grpo, "get_actor_python_env", lambda _: "/usr/bin/python3")
-    patch.setattr(grpo.ray, "kill", stop)
+    without_actors(patch)
     plugged = Plugged(path, METHODS[name], [*OVERRIDES, *overrides], correction, mode=mode)
     with previous_logprobs_skipped() if correction else contextlib.nullcontext():
         return plugged.train(trainer=grpo.async_grpo_train)
@@ -129,3 +138,15 @@ def test_bounds_clip_within_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert plugged.series("train", "apmpo/eps_ada") == [
         call["metrics"]["apmpo/eps_ada"] for call in plugged.estimator.calls
     ]
+
+
+def test_rewards_that_end_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_actors(monkeypatch)
+    rewards_end(monkeypatch)
+    monkeypatch.setattr(
+        cpu_run, "Prompts", functools.partial(cpu_run.Prompts, 48)
+    )  # it reads ahead
+    launched(tmp_path, monkeypatch, steps=6, mode="unpacked", overrides=OVERRIDES + ONE_UPDATE)
+    assert_told(capsys.readouterr().out)

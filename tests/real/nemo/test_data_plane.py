@@ -19,6 +19,7 @@ import pytest
 import torch
 import transfer_queue
 from cpu_policy import CpuPolicy, InProcessWorkers, OneModel
+from launched import launched
 from nemo_rl.algorithms import grpo_sync
 from nemo_rl.data_plane import column_io
 from nemo_rl.data_plane.adapters import transfer_queue as adapter
@@ -28,6 +29,7 @@ from nemo_rl.models.policy.workers import megatron_policy_worker as stock
 from no_ray import Actor, Done
 from plugged import CORRECTIONS, METHODS, SHAPED, STEPS, UPDATES, Plugged, off
 from rounding import rounding
+from test_remarks import assert_told, rewards_end
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import columns, megatron_worker
@@ -209,3 +211,12 @@ def test_the_queue_trains_and_traces_what_grpo_train_does(
         for key in {"entropy", "advantage", "ratio", "low", "high"} - {*nulls}:
             assert ours[key] == pytest.approx(theirs[key], rel=near, abs=near), key
     assert any(abs(r - 1) > 0.05 for row in sides[1] for r in row["ratio"])
+
+
+def test_rewards_that_end_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued(monkeypatch, stock.MegatronPolicyWorkerImpl)
+    rewards_end(monkeypatch)
+    launched(tmp_path, monkeypatch, steps=6, mode="unpacked", overrides=IN_QUEUE)
+    assert_told(capsys.readouterr().out)

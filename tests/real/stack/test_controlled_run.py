@@ -18,9 +18,15 @@ from nemo_algos.engines.nemo.estimator import MEMORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("main_alone")]
 CORRECTED = ("old_policy=trainer", "loss_fn.use_importance_sampling_correction=true")
-RATE = 1e-3  # at which two updates leave the bounds
-LEARNING = [f"policy.megatron_cfg.optimizer.{key}={RATE}" for key in ("lr", "min_lr")]
-LEARNING += [f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}"]
+
+
+def at(rate: float) -> list[str]:
+    """The learning rate of every step."""
+    keys = ("optimizer.lr", "optimizer.min_lr", "scheduler.lr_warmup_init")
+    return [f"policy.megatron_cfg.{key}={rate}" for key in keys]
+
+
+LEARNING = at(1e-3)  # two updates leave the bounds
 STREAMING = ("async_rl.sampler.name=windowed", "async_rl.sampler.max_staleness_versions=2")
 STREAMING += ("async_rl.min_groups_for_streaming_train=4", "async_rl.max_buffered_rollouts=48")
 STREAMING += ("policy.train_micro_batch_size=16", "policy.logprob_batch_size=16")  # of a group
@@ -61,6 +67,16 @@ def test_the_single_controllers_methods(place: tuple[Path, Env], method: str) ->
     found = own(run)
     assert set(found) == OWN[method]
     assert all(len(x) == 2 and all(map(math.isfinite, x)) for x in found.values())
+
+
+def test_a_policy_that_its_rate_destroys_is_told(place: tuple[Path, Env]) -> None:
+    overrides = ("grpo.max_num_steps=5", CONTROLLER, *at(0.3))
+    run = Run(place, "destroyed", "etr", *overrides).whole()
+    rewards = run.curve("reward")
+    assert rewards[0] > 0 and rewards[2:] == [0, 0, 0]
+    warned = [line for line in run.said().splitlines() if "warning: step 5: since step" in line]
+    assert len(warned) == 1 and "the mean reward is 0, and it was up to" in warned[0]
+    assert "This run trained 5 steps, 1 to 5 of 5 planned." in run.said()
 
 
 DUMPED = ("mismatch.dump=1", "checkpointing.save_period=2", CONTROLLER, *CORRECTED)

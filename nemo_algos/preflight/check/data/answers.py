@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from nemo_algos.engines.rewards.answers import boxed
 
 PLACE = "{answer}"
+BOXED = "\\boxed{}"
+LINE = "Answer:"
 THOUGHT = "Let me work it out step by step."
 # how an answer is written, in the order in which they are tried where a prompt names none
 FORMS = {
-    "\\boxed{}": f"{THOUGHT}\nThe answer is $\\boxed{{{PLACE}}}$.",
-    "Answer:": f"{THOUGHT}\nAnswer: {PLACE}",
+    BOXED: f"{THOUGHT}\nThe answer is $\\boxed{{{PLACE}}}$.",
+    LINE: f"{THOUGHT}\nAnswer: {PLACE}",
     "<answer>": f"<think>\n{THOUGHT}\n</think>\n<answer>{PLACE}</answer>",
     "####": f"{THOUGHT}\n#### {PLACE}",
     "a code block": f"{THOUGHT}\n```\n{PLACE}\n```",
@@ -20,8 +22,8 @@ FORMS = {
     "the bare answer": PLACE,
 }
 MARKS = {  # what a prompt that asks for a form has in it
-    "\\boxed{}": r"\\boxed|\bboxed\b",
-    "Answer:": r"Answer:",
+    BOXED: r"\\boxed|\bboxed\b",
+    LINE: r"Answer:",
     "<answer>": r"<answer>",
     "####": r"####",
     "a code block": r"```",
@@ -35,16 +37,19 @@ HABITS = (
     "Actually, alternatively, however, because of that, therefore, so, finally: Aha! I am sure."
 )
 LONGER = 40  # times that a thought is repeated in a long response
+AFTERWARDS = 10 * "\nThis was found step by step, and holds when it is put into what was asked."
+CLASSES = 8  # different answers of one word that a policy could list
 SENTENCE = 4  # words of an answer that a policy would not put into a box
 
 
 class Trial(NamedTuple):
     """Responses to one row; "" where the answer has none of the kind.
 
-    gold: the right one; long: it behind many words; short: the number at the end of an answer that
-    is a sentence. The others must not be paid as the gold is: nothing, a wrong answer, half of the
-    gold, the gold taken back, the form without an answer, a part of a number, its other digits, its
-    other sign, code that computes it. habits: the right one behind words that thoughts often have.
+    Right ones are gold; long: it behind many words; habits: behind words that thoughts often have;
+    behind: many words behind its box; dollars: a number written as a formula; short: the number at
+    the end of an answer that is a sentence. The others must not be paid as the gold is: nothing, a
+    wrong answer, half of the gold, the gold taken back, the form without an answer, a part of a
+    number, its other digits, its other sign, code that computes it, the answers of all rows.
     """
 
     gold: str
@@ -60,6 +65,9 @@ class Trial(NamedTuple):
     short: str
     negated: str
     evaluated: str
+    listed: str
+    behind: str
+    dollars: str
     habits: str
 
 
@@ -85,6 +93,8 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
     digits = re.fullmatch(r"\d{2,18}", answer) is not None
     number = re.fullmatch(r"-?\d+(?:\.\d+)?", answer) and float(answer)
     last = re.search(r"(-?\d[\d,]*(?:\.\d+)?)\W*$", answer)
+    classes = sorted({*others, answer})
+    listed = 1 < len(classes) <= CLASSES and all(map(str.isalpha, classes))
     sentence = last and len(re.findall(r"(?<!\\)\b[^\W\d_]{2,}", answer)) >= SENTENCE
     return Trial(
         gold=gold,
@@ -102,6 +112,9 @@ def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
         short=write_answer(form, last[1]) if last and sentence else "",
         negated=write_answer(form, f"-{answer}".removeprefix("--")) if number else "",
         evaluated=write_answer(form, f"len(range({int(answer) + 1}))-True") if digits else "",
+        listed=write_answer(form, ", ".join(classes)) if listed else "",
+        behind=gold + AFTERWARDS if form == BOXED else "",
+        dollars=write_answer(form, f"${answer}$") if number and form == LINE else "",
         habits=f"{HABITS}\n{gold}",
     )
 

@@ -35,20 +35,25 @@ KINDS = {
     "dotted": "numbers with a point between their digits",
     "negated": "numbers of the other sign",
     "evaluated": "Python code that computes the answer (the response is run)",
+    "listed": "a list of the answers of all rows",
+}
+# kinds of right responses that must be paid
+RIGHT = {
+    "behind": "with ten sentences behind it",
+    "dollars": "between dollar signs",
 }
 AGAIN = "again"  # the gold answer, asked a second time after all others
-ASKED = (*KINDS, "doubled", "long", "short", "habits")
+ASKED = (*KINDS, *RIGHT, "doubled", "long", "short", "habits")
 FAR = 100  # times the usual reward
 
 
 class Scored(NamedTuple):
-    """The rewards of a row's trial, by kind; gold: its right response; seconds: of that."""
+    """The rewards of a row's trial, by kind; seconds: of its right response."""
 
     row: Row
-    gold: str
+    trial: answers.Trial
     rewards: dict[str, float]
     seconds: float
-    sentence: bool = False  # as its answer is
 
     @property
     def paid(self) -> bool:
@@ -187,7 +192,7 @@ def _scored(judge: Judge, known: Sequence[Known], form: str) -> list[Scored]:
     found = list[Scored]()
     for i, (row, _) in enumerate(known):
         own = {kind: values[i] for kind, values in rewards.items()}
-        found.append(Scored(row, trials[i].gold, own, timed[i][1], bool(trials[i].short)))
+        found.append(Scored(row, trials[i], own, seconds=timed[i][1]))
     return found
 
 
@@ -228,7 +233,7 @@ def judge_scores(
                 f"The prompts ask for {' and '.join(wanted)}, and `{key}` does not pay an answer "
                 f"that is written so: it pays {form}. Change the prompt_file, or the verifier.",
                 key,
-                example=scored[0].gold,
+                example=scored[0].trial.gold,
             )
         elif not wanted and form not in answers.PLAIN:
             stage.warning(
@@ -281,7 +286,7 @@ def _is_useless(
         return True
     row = scored[0].row
     if len(set(every)) == 1:
-        said = reason(scored[0].gold, str(row.answer)) if not every[0] else ""
+        said = reason(scored[0].trial.gold, str(row.answer)) if not every[0] else ""
         why = f" On the gold answer of row {row.number:,} it ends with {said}." if said else ""
         stage.failed(
             f"`{key}` gives {every[0]:g} for every response to {len(scored)} rows, right, wrong or "
@@ -289,7 +294,7 @@ def _is_useless(
             f"included: no advantage, nothing to learn.{why} Compare what the verifier reads with "
             "the prompt and the data's answers.",
             key,
-            example=scored[0].gold,
+            example=scored[0].trial.gold,
         )
     elif moved:
         first = moved[0]
@@ -314,7 +319,7 @@ def _check_gold(
     """The right response is paid in every row, and as much in one as in another."""
     unpaid = [one for one in scored if not one.paid]
     if unpaid:
-        said = reason(unpaid[0].gold, str(unpaid[0].row.answer))
+        said = reason(unpaid[0].trial.gold, str(unpaid[0].row.answer))
         why = f", where it ends with {said}" if said else ""
         numbers = [one.row.number for one in unpaid]
         texts = ", ".join(repr(cut(one.row.answer, 40)) for one in unpaid[:3])
@@ -358,7 +363,7 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
                 key,
                 of=(len(as_much), len(scored)),
             )
-    sentences = [one for one in paid if one.sentence]
+    sentences = [one for one in paid if one.trial.short]
     whole = []
     for one in sentences:
         if one.rewards["short"] <= one.rewards["empty"]:
@@ -373,6 +378,18 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             of=(len(whole), len(scored)),
         )
     most = len(scored) / 2
+    for kind, named in RIGHT.items():
+        refused = 0
+        for one in paid:
+            written = getattr(one.trial, kind)
+            refused += bool(written) and one.rewards[kind] <= one.rewards["empty"]
+        if refused > most:
+            stage.warning(
+                f"`{key}` does not pay the gold answer {named}, in {share(refused, len(scored))} "
+                "rows: a right policy would be punished for it. Read the answer wherever it "
+                "stands, or ask in the prompt_file for the one form that is paid.",
+                key,
+            )
     taken = sum(one.rewards["doubled"] >= one.rewards["gold"] for one in paid)
     if taken > most:
         stage.warning(

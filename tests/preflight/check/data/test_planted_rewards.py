@@ -47,9 +47,9 @@ class Judge:
         return "error: it"
 
 
-def judged(folder, reward, rows=ROWS, stops=()):
+def judged(folder, reward, rows=ROWS, stops=(), prompt=PROMPT):
     stage = Stage(folder, "rewards")
-    rewards.judge(stage, "x", Judge(reward), rows, [PROMPT], False, stops)
+    rewards.judge(stage, "x", Judge(reward), rows, [prompt], False, stops)
     return verdict.read(folder)
 
 
@@ -141,6 +141,32 @@ def of_a_run(page):
 def test_a_reward_that_people_copy_is_sound(page, read, tmp_path):
     found = judged(tmp_path, read(page))
     assert [v.outcome for v in found] == ["passed"], found
+
+
+LETTERS = [Row(n, "letters", f"Which is letter {n}?", "ABC"[n % 3]) for n in range(1, 41)]
+
+
+def line(response):
+    """What stands behind the last "Answer:"."""
+    return response.rpartition("Answer: ")[2]
+
+
+CLASSES = {  # rows, prompt, reward, a word of the warning; "" of a sound one
+    "all letters": (LETTERS, PROMPT, lambda r, a: a in box(r), "a list of the answers"),
+    "a letter": (LETTERS, PROMPT, sound, ""),
+    "the end": (ROWS, PROMPT, lambda r, a: sound(r[-300:], a), "ten sentences behind it"),
+    "a strict line": (ROWS, "Answer: ...", lambda r, a: line(r) == a, "between dollar signs"),
+    "a line": (ROWS, "Answer: ...", lambda r, a: line(r).strip("$") == a, ""),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_right_and_wrong_forms_of_an_answer(name, tmp_path):
+    rows, prompt, reward, word = CLASSES[name]
+    said = [
+        v.message for v in judged(tmp_path, reward, rows, prompt=prompt) if v.outcome != "passed"
+    ]
+    assert len(said) == bool(word) and all(word in message for message in said)
 
 
 def test_rows_are_drawn_from_the_whole_file(tmp_path):
@@ -288,10 +314,13 @@ def verdicts(folder, wanted=("\\boxed{}",), form="\\boxed{}", seconds=0.01, **ch
             | changed
         )
     given = SOUND | changed
-    scored = [
-        rewards.Scored(row, str(n), {kind: of[n] for kind, of in given.items()}, seconds)
-        for n, row in enumerate(rows)
-    ]
+    for kind in rewards.RIGHT:
+        given.setdefault(kind, given["gold"])
+    trials = [answers.trial(answers.BOXED, str(n), ()) for n in range(len(rows))]
+    scored = []
+    for n, row in enumerate(rows):
+        own = {kind: of[n] for kind, of in given.items()}
+        scored.append(rewards.Scored(row, trials[n], own, seconds))
     rewards.judge_scores(
         Stage(folder, "rewards"), "env.x", scored, form, wanted, lambda *_: "error: it"
     )
