@@ -327,4 +327,5 @@ def _cpu() -> str:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

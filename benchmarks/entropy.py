@@ -133,4 +133,5 @@ def main(
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

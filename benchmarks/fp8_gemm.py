@@ -127,4 +127,5 @@ def distance(x: Tensor, y: Tensor) -> float:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

@@ -106,4 +106,5 @@ def write(file: Path, rows: list[dict[str, str]]) -> None:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

@@ -141,4 +141,5 @@ def _facts(truth: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

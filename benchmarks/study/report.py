@@ -137,4 +137,5 @@ def _gap(row: pd.Series, metric: str) -> str:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

@@ -81,4 +81,5 @@ def same_again(study: design.Study, folder: Path, share: float, console: Console
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

@@ -5,14 +5,15 @@
     python examples/papers/replicate.py table etr table1               # printed numbers and ours
 
 PAPER.yaml beside this file is a paper's manifest: its tables with the printed numbers, and the
-settings of the runs. A run is MODEL/METHOD, the model's recipe with the method's keys. Its folder
-is RUNS/PAPER/MODEL/METHOD, which ends in -seed1, ... in a paper with several seeds. `toy` is a
-manifest of the embedded engine: the same road in some minutes on a laptop.
+settings of the runs. A manifest of your own is found by its path, as ./mine.yaml. A run is
+MODEL/METHOD, the model's recipe with the method's keys. Its folder is RUNS/PAPER/MODEL/METHOD,
+which ends in -seed1, ... in a paper with several seeds. `toy` is a manifest of the embedded
+engine: the same road in some minutes on a laptop.
 """
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import sqrt
 from pathlib import Path
@@ -42,8 +43,6 @@ RUNS = Path("runs/papers")
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 TRAIN = "train"  # in place of a benchmark: a metric of training, the mean of its last steps
 LAST_STEPS = 10
-ENDLESS = 1_000_000  # grpo.max_num_steps of NeMo-RL's configs: the run is stopped by hand
-SAMPLE = 100  # steps whose cost is shown of such a run
 IN_PERCENT = re.compile(r"(pass|best)@\d+|mean|boxed|ucr")  # what a paper prints in percent
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": None, "perturbation": None}  # defaults
 METRICS = {  # by short name: what the embedded engine and NeMo-RL call it
@@ -75,6 +74,8 @@ class Model(Section):
 
     base: str
     recipe: str = ""
+    steps: int = Field(default=0, ge=0)
+    """Training steps of its runs, where they are not the paper's."""
     data: list[str] = Field(default=[])
     overrides: list[str] = Field(default=[])
     sampling: list[str] = Field(default=[])
@@ -204,7 +205,11 @@ class Paper(Section):
     """The unit of the printed rates."""
     gpu: str = ""
     seeds: int = 1
-    data: dict[str, str]
+    steps: int = Field(ge=1)
+    """Training steps of a run, written into its command."""
+    steps_from: str
+    """Where the paper states the steps, or that it does not."""
+    data: dict[str, str] = Field(default={})
     models: dict[str, Model]
     methods: dict[str, Method]
     evaluations: dict[str, Evaluation]
@@ -231,6 +236,10 @@ class Paper(Section):
         """The model and the method of a run."""
         model, _, method = run.partition("/")
         return self.models[model], self.methods[method]
+
+    def training_keys(self, model: Model) -> list[str]:
+        """The keys that a model sets over its recipe, with the number of training steps."""
+        return [*model.overrides, f"grpo.max_num_steps={model.steps or self.steps}"]
 
     def trains(self, run: str) -> bool:
         """Whether the run is one of training, and not a model as it is."""
@@ -282,16 +291,41 @@ def evaluated(config: str, overrides: tuple[str, ...]) -> dict[str, Any]:
 
 @cache
 def read(name: str) -> Paper:
-    """A paper's manifest. Raises ValueError for an unknown paper, and for a wrong manifest."""
+    """The manifest of a paper's name, or of a path that ends in .yaml.
+
+    Raises ValueError for an unknown paper, and for a wrong manifest.
+    """
+    path = Path(name)
+    if path.suffix == ".yaml":
+        return validate(Paper, {"name": path.stem, **load(path)}, name)
     check_known("the paper", name, NAMES)
     return validate(Paper, {"name": name, **load(HERE / f"{name}.yaml")}, name)
+
+
+def with_models(paper: Paper, given: list[str]) -> Paper:
+    """The paper with other models: each of the given is KEY=HUB_OR_FOLDER.
+
+    Raises ValueError for a key that the manifest does not have.
+    """
+    models = dict(paper.models)
+    for text in given:
+        key, _, base = text.partition("=")
+        check_known("--model", key, models)
+        if not base:
+            raise ValueError(f"--model {text}: the model is missing. Write {key}=HUB_OR_FOLDER.")
+        keys = [*models[key].overrides, f"policy.model_name={base}"]
+        models[key] = models[key].model_copy(update={"base": base, "overrides": keys})
+    return paper.model_copy(update={"models": models})
 
 
 # ---- what it needs
 
 
-def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
-    """The plan in Markdown: items, runs, evaluations and data; what differs, and misprints."""
+def plan(paper: Paper, items: dict[str, Item], more: Sequence[str] = ()) -> Iterator[str]:
+    """The plan in Markdown: items, runs, evaluations and data; what differs, and misprints.
+
+    more: keys of every training, over the recipe's and the manifest's.
+    """
     needs = paper.needs(items)
     yield f"# {paper.name.upper()}\n"
     title = f"[{paper.title}]({paper.link})" if paper.link else paper.title
@@ -317,20 +351,18 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
         recipe = f"`{' '.join([model.recipe, *model.overrides])}`" if runs else "evaluated only"
         each = " | | "
         if runs and paper.gpu:
-            planned = plan_of(model, GPUS[paper.gpu])
-            steps = SAMPLE if planned.steps >= ENDLESS else planned.steps
-            hours = totals(planned, steps)["gpu_hours"]
+            planned = plan_of(model, [*paper.training_keys(model), *more], GPUS[paper.gpu])
+            hours = totals(planned, planned.steps)["gpu_hours"]
             total += runs * hours
             memory = (
                 f"{sum(planned.training.values()) / 1e9:.0f} of {planned.run.gpu.memory / 1e9:.0f}"
             )
-            each = f"{memory} GB | {planned.step_seconds:,.0f} | {hours:,.1f} for {steps} steps"
+            cost = f"{hours:,.1f} for {planned.steps} steps"
+            each = f"{memory} GB | {planned.step_seconds:,.0f} | {cost}"
         yield f"| {name} | {model.base} | {recipe} | {runs or ''} | {each} |"
+    yield "\n" + fill(f"Steps of a run: {paper.steps_from}.", 100, break_on_hyphens=False)
     if total:
-        yield (
-            f"\nAll for these steps: {total:,.0f} {paper.gpu} hours (`nemo-algos plan RECIPE KEYS "
-            f"--gpu {paper.gpu}`). `commands --keys grpo.max_num_steps=500` sets the steps."
-        )
+        yield f"\nAll of these runs, whole: {total:,.0f} {paper.gpu} hours by `nemo-algos plan`."
     yield "\n| method | keys |\n|---|---|"
     for name, method in paper.methods.items():
         keys = " ".join(method.program or method_keys(method))
@@ -353,10 +385,14 @@ def plan(paper: Paper, items: dict[str, Item]) -> Iterator[str]:
     yield from (listed(misprint.item, misprint.says) for misprint in misprints)
 
 
-def plan_of(model: Model, gpu: GPU) -> Plan:
-    """What `nemo-algos plan` says of a model's recipe."""
-    run, _ = judge(apply_overrides(read_config(find(model.recipe)), model.overrides), shipped())
-    assert run.model
+def plan_of(model: Model, keys: list[str], gpu: GPU) -> Plan:
+    """What `nemo-algos plan` says of a model's recipe. Raises ValueError for an unknown model."""
+    run, _ = judge(apply_overrides(read_config(find(model.recipe)), keys), shipped())
+    if run.model is None:
+        raise ValueError(
+            f"the sizes of {model.base} are not known, so its cost cannot be planned. Name a "
+            "folder with its config.json."
+        )
     return plan_run(run.plain, run.model, gpu)
 
 
@@ -397,8 +433,10 @@ def commands(
                 by_hand = slurm and paper.parts(run)[1].program
                 more = "".join(f" {words}" for words in (keys, slurm) if words)
                 yield f"# no job of ours: {line}" if by_hand else line + more
-            for evaluation in [] if slurm else evaluations:
-                yield from evaluating(paper, run, evaluation, place, shlex.quote(str(folder)))
+            each = [name for name in evaluations if paper.evaluations[name].every_checkpoint]
+            last = [name for name in evaluations if name not in each]
+            for names in [] if slurm else filter(None, (last, each)):
+                yield from evaluating(paper, run, names, place, shlex.quote(str(folder)))
 
 
 def training(paper: Paper, run: str, seed: int, folder: Path, slurm: bool) -> list[str]:
@@ -411,42 +449,55 @@ def training(paper: Paper, run: str, seed: int, folder: Path, slurm: bool) -> li
     if method.program:
         return [*(word.replace("{base}", model.base) for word in method.program), *outputs]
     seeded = [f"grpo.seed={seed}"] if paper.seeds > 1 else []
-    words = [model.recipe, *model.overrides, *method_keys(method), *seeded]
+    words = [model.recipe, *paper.training_keys(model), *method_keys(method), *seeded]
     if slurm:
         return ["nemo-algos", "slurm", *words, "--out", str(folder.parent), "--name", folder.name]
     embedded = load(find(model.recipe))["engine"] == "local"
     return ["nemo-algos", "train", *words, *(["--resume", str(folder)] if embedded else outputs)]
 
 
-def evaluating(paper: Paper, run: str, evaluation: str, place: str, folder: str) -> Iterator[str]:
-    """The lines that evaluate a run: its last checkpoint, every one, or the model as it is."""
+def evaluating(
+    paper: Paper, run: str, evaluations: list[str], place: str, folder: str
+) -> Iterator[str]:
+    """The lines that evaluate a run: its last checkpoint, every one, or the model as it is.
+
+    evaluations: all of them of every checkpoint, or none. They ask the same server.
+    """
     model, method = paper.parts(run)
-    own, trains = paper.evaluations[evaluation], paper.trains(run)
-    words = shlex.join(["nemo-algos", "eval", own.config, *own.overrides, *model.sampling])
-    out = f"out={folder}/{own.folder}"
-    if at(paper.config(evaluation, run), "model.engine") == "local":
-        asked = f"model.run={folder}" if trains else f"model.policy.model_name={model.base}"
-        yield f"{words} {asked} {out}"
+    trains = paper.trains(run)
+    each = trains and paper.evaluations[evaluations[0]].every_checkpoint
+    end = "-${step##*_}" if each else ""
+    asked = []
+    for name in evaluations:
+        own = paper.evaluations[name]
+        words = shlex.join(["nemo-algos", "eval", own.config, *own.overrides, *model.sampling])
+        if at(paper.config(name, run), "model.engine") == "local":
+            named = f"model.run={folder}" if trains else f"model.policy.model_name={model.base}"
+            yield f"{words} {named} out={folder}/{own.folder}"
+        else:
+            asked.append(f"{words} model.name={place} out={folder}/{own.folder}{end}")
+    if not asked:
         return
     served = shlex.join(["--served-model-name", place, *model.serve])
     if not trains:
-        yield f"serve {model.base} {served}\n{words} model.name={place} {out}\n{STOP}"
+        yield from [f"serve {shlex.quote(model.base)} {served}", *asked, STOP]
         return
-    last = "" if own.every_checkpoint else " | tail -n 1"
+    last = "" if each else " | tail -n 1"
     yield f"for step in $(ls -d {folder}/checkpoints/step_* | sort -V{last}); do"
     if model.adapter and not method.program:
         adapter = f"--lora-modules {place}=$step/policy/weights/model"
-        yield f"  serve {model.base} --enable-lora --max-lora-rank 64 {adapter}"
+        base = shlex.quote(model.base)
+        yield f"  serve {base} --enable-lora --max-lora-rank 64 {adapter}"
     else:
         weights = f"{folder}/hf/${{step##*/}}"
         paths = f"--dcp-ckpt-path $step/policy/weights --hf-ckpt-path {weights}"
         convert = f"examples/converters/convert_dcp_to_hf.py --config $step/config.yaml {paths}"
         yield f"  [ -e {weights} ] || python {convert}"
         if model.images:
-            yield f"  python -c {shlex.quote(PROCESSOR)} {model.base} {weights}"
+            yield f"  python -c {shlex.quote(PROCESSOR)} {shlex.quote(model.base)} {weights}"
         yield f"  serve {weights} {served}"
-    end = "-${step##*_}" if own.every_checkpoint else ""
-    yield f"  {words} model.name={place} {out}{end}\n  {STOP}\ndone"
+    yield from (f"  {line}" for line in [*asked, STOP])
+    yield "done"
 
 
 # ---- what came out
@@ -567,7 +618,8 @@ def trained_series(paper: Paper, run: str, metric: str, folder: Path) -> Series:
     base = at(found.config, "policy.model_name") or model.base
     block = found.config.get("method") or method.method
     try:
-        refuse_code(block, str(folder))
+        if block != method.method:  # the manifest may name code, a run's folder may not
+            refuse_code(block, str(folder))
         same = base == model.base and build(block) == build(method.method)
     except ValueError as error:
         raise Absent(f"{folder} is not used: {error}") from None
@@ -659,12 +711,15 @@ def series(paper: Paper, item: Item, run: str, metric: str, folder: Path) -> Ser
 
 def main(
     action: Annotated[str, typer.Argument(help="plan, commands or table")],
-    paper: Annotated[str, typer.Argument(help=", ".join(NAMES))],
+    paper: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}, or a manifest's path")],
     item: Annotated[str, typer.Argument(help="a table or figure; default: all of them")] = "",
     runs: Annotated[Path, typer.Option(help="parent of PAPER/MODEL/METHOD")] = RUNS,
     keys: Annotated[
-        str, typer.Option(help="commands: keys of every training, as grpo.max_num_steps=500")
+        str, typer.Option(help="plan, commands: keys of every training, as grpo.max_num_steps=500")
     ] = "",
+    model: Annotated[
+        list[str] | None, typer.Option(help="another model: KEY=HUB_OR_FOLDER; repeatable")
+    ] = None,
     slurm: Annotated[
         str, typer.Option(help="commands: train by `nemo-algos slurm` with these options")
     ] = "",
@@ -675,12 +730,12 @@ def main(
     """Print what a paper's table needs, the commands that make it, or its numbers beside ours."""
     with exit_on_error():
         check_known("the action", action, ["plan", "commands", "table"])
-        known = read(paper)
+        known = with_models(read(paper), model or [])
         if item:
             check_known("the item", item, known.items)
         chosen = {item: known.items[item]} if item else known.items
         lines = {
-            "plan": plan(known, chosen),
+            "plan": plan(known, chosen, shlex.split(keys)),
             "commands": commands(known, chosen, runs, keys, slurm, trained),
             "table": table(known, chosen, runs),
         }
@@ -689,4 +744,5 @@ def main(
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # with its commands, for --help
     typer.run(main)

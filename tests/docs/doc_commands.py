@@ -72,6 +72,15 @@ def script(block: Block, elsewhere: set[str]) -> str:
     return "\n".join(line for line in lines if line.split(" #")[0].strip() not in elsewhere)
 
 
+def write_files(page: Path, folder: Path) -> None:
+    """The page's files in a folder: blocks that begin with `# NAME.yaml` or `# NAME.py`."""
+    for block in blocks(page.read_text()):
+        if match := re.match(r"# ([\w/]+\.(?:py|yaml))\n", block.body):
+            path = folder / match[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.body)
+
+
 def ci_commands(root: Path = ROOT) -> set[str]:
     lines = (root / ".ci" / "run").read_text().splitlines()
     return {TESTS, *(line for line in lines if line.startswith(("uv run ", "make ")))}

@@ -7,6 +7,7 @@ the weights of loss terms are scaled to the optimizer batches that come of it.
 
 import copy
 import json
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ from nemo_algos import (
     warn_on_policy,
 )
 
+LOG = logging.getLogger(__name__)
 GIVEN = {  # of all that methods need
     "entropy", "entropy_gradient", "memory", "ref_logprobs", "reward_parts", "turn_rewards",
     "unit_rewards",
@@ -292,7 +294,7 @@ class MethodTrainer(GRPOTrainer):
         """TRL's, once the run is foretold."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if self.accelerator.is_main_process:
-            print(foretold(self.args, num_training_steps, scheduler))
+            LOG.info("%s", foretold(self.args, num_training_steps, scheduler))
         return scheduler
 
     def _record(self, blocks: dict[str, Any]) -> None:

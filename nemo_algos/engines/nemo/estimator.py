@@ -1,6 +1,7 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 from nemo_algos.algorithms.shapes import Mask, PerSequence, PerToken
 from nemo_algos.engines.nemo import columns, versions
 
+LOG = logging.getLogger(__name__)
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
 PENALTIES = ("invalid_tool_call_advantage", "malformed_thinking_advantage")  # below `grpo`
 OUTCOMES = "nemo_algos_outcomes"  # of a batch [B]: its rewards before NeMo-RL scales and shapes
@@ -176,7 +178,7 @@ class Estimator:
         known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
         remark = "" if self.step else self.algorithm.success_remark(rollouts)
         if remark:
-            print(f"warning: in the first batch {remark}", flush=True)
+            LOG.warning("in the first batch %s", remark)
         rollouts, corrected = self.algorithm.correct(rollouts)
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
         if "memory" in self.needs:

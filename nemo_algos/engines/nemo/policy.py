@@ -8,6 +8,7 @@ driver sees only what it reads.
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,12 @@ from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.remarks import NEMO_RL, Remarks
 
+LOG = logging.getLogger(__name__)
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 
 
 def listen(logger: Any, remarks: Remarks) -> None:
-    """Print remarks on each training step that the logger is given.
+    """Log remarks on each training step that NeMo-RL's logger is given.
 
     NeMo-RL logs a step in several calls; the last one has the rewards.
     """
@@ -49,7 +51,7 @@ def listen(logger: Any, remarks: Remarks) -> None:
                 row["responses"] = sum(judged.values())
                 row["reward/unverified"] = row["responses"] - judged["verifier/ok"]
             for said in remarks.of(step, row):
-                print(f"warning: {said}", flush=True)
+                LOG.warning("%s", said)
             row.clear()
 
     logger.log_metrics = log_metrics
@@ -197,7 +199,7 @@ class PolicyProxy:
 
     def _say(self, step: int, *sentences: str) -> None:
         for said in self.remarks.note(step, sentences):
-            print(f"warning: {said}", flush=True)
+            LOG.warning("%s", said)
 
     def _weights(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""

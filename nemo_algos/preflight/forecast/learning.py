@@ -5,7 +5,17 @@ from itertools import pairwise
 from typing import Any
 
 from nemo_algos.findings import Finding, did_you_mean
-from nemo_algos.preflight.forecast.planned import ENDLESS, TRIAL, Planned, error, note, warning
+from nemo_algos.preflight.forecast.planned import (
+    ENDLESS,
+    SMALL,
+    TRIAL,
+    InNeMoRL,
+    Planned,
+    error,
+    note,
+    small,
+    warning,
+)
 from nemo_algos.preflight.forecast.rates import (
     CORE,
     CORE_SCHEDULER,
@@ -28,7 +38,7 @@ MEGATRON_OPTIMIZERS = ("adam", "sgd", "muon", "dist_muon", "lion", "soap")
 INCREASES = ("constant", "linear", "cosine")
 
 
-def schedule(run: Planned) -> Iterator[Finding]:
+def schedule(run: InNeMoRL) -> Iterator[Finding]:
     """The rate can be computed, is of a usual size, has one peak, and lasts."""
     try:
         rates = rates_of(run)
@@ -84,19 +94,19 @@ def _decays(run: Planned) -> Iterator[Finding]:
         yield warning(f"{CORE}.min_lr", said)
 
 
-def _size(run: Planned, rates: list[float], key: str) -> Iterator[Finding]:
+def _size(run: InNeMoRL, rates: list[float], key: str) -> Iterator[Finding]:
     peak = max(rates)
     high = 1e-3 if any(run[path] for path in ADAPTERS) else 1e-4
+    usual = f"{high:g}. The papers use 1e-06 to 1e-05"
+    if small(run):
+        high = 1e-2
+        usual = f"{high:g} of a model below {SMALL / 1e6:.0f} million parameters"
     if min(rates) < 0:
         yield error(key, f"the learning rate falls to {min(rates):g}. Set it to 0 or more.")
     elif not peak:
         yield error(key, "the learning rate is 0 in every step. Set e.g. 1e-6.")
     elif not 1e-8 <= peak <= high:
-        yield warning(
-            key,
-            f"{peak:g} is outside the usual 1e-08 to {high:g}. The papers use 1e-06 to 1e-05. "
-            "Check the digits.",
-        )
+        yield warning(key, f"{peak:g} is outside the usual 1e-08 to {usual}. Check the digits.")
 
 
 def _course(run: Planned, rates: list[float], where: str) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ error = Finding
 warning = partial(Finding, severity="warning")
 note = partial(Finding, severity="note")
 TRIAL = 30  # steps up to which a run tries whether it runs
+SMALL = 50e6  # parameters: smaller models learn at higher rates and have tokenizers of their own
 ENDLESS = 100_000  # steps from which on a base config's number bounds nothing
 
 
@@ -59,6 +60,11 @@ class InNeMoRL(Planned, Protocol):
     @property
     def data_sets(self) -> list[tuple[str, dict[str, Any]]]: ...
     def written_at(self, path: str, key: str) -> str: ...
+
+
+def small(run: InNeMoRL) -> bool:
+    """Whether the model is known, and too small for what is usual of language models."""
+    return run.model is not None and run.model.parameters < SMALL
 
 
 def written_of(run: Planned, *paths: str) -> str:

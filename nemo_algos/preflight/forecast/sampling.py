@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.findings import Finding, did_you_mean
-from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, note, warning
+from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, note, small, warning
 from nemo_algos.preflight.forecast.rewards import limit
 from nemo_algos.preflight.forecast.template import rendered
 
@@ -80,7 +80,7 @@ def prompts(run: InNeMoRL) -> Iterator[Finding]:
             ),
             (
                 warning,
-                run.model is not None and longest < needed,
+                run.model is not None and longest < needed and not small(run),
                 key,
                 f"NeMo-RL cuts prompts of {longest} tokens to 4, and does not train on them. With "
                 f"the chat template a short problem has about {needed}. Set e.g. 512.",

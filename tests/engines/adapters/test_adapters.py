@@ -1,5 +1,6 @@
 """TRL's, verl's and NeMo-RL's adapters over stand-ins: which numbers reach the loss."""
 
+import logging
 import warnings
 from argparse import Namespace
 from types import SimpleNamespace
@@ -341,7 +342,42 @@ def test_a_reward_that_every_response_earns_is_told_in_nemo_rl(monkeypatch, caps
     estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(build("etr"))
     for _ in range(2):
         estimator.compute_advantage(**nemo_batch(rewards=REWARDS.sum(1)))
-    assert capsys.readouterr().out.count("method.success_reward") == 1
+    said = capsys.readouterr().out
+    assert said.count("method.success_reward") == 1 and said.startswith("warning: ")
+
+
+def in_nemo_rl(monkeypatch):
+    estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(build("etr"))
+    estimator.compute_advantage(**nemo_batch(rewards=REWARDS.sum(1)))
+
+
+def in_trl(monkeypatch):
+    trainer, _ = trained(monkeypatch, {"name": "etr"}, generated(), num_iterations=2)
+    scheduler = SimpleNamespace(base_lrs=[2e-6], lr_lambdas=[lambda step: 1])
+    made = {"create_scheduler": lambda *_: scheduler}
+    monkeypatch.setattr(type(trainer).__mro__[1], *made.popitem(), raising=False)
+    vars(trainer.args).update(generation_batch_size=8, num_generations=4, eval_strategy="no")
+    trainer.args.eval_steps = None
+    trainer.create_scheduler(10)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("module", "speak"), [("nemo.estimator", in_nemo_rl), ("adapters.trl", in_trl)]
+)
+def test_what_is_said_inside_a_trainer_can_be_routed_and_silenced(
+    module, speak, monkeypatch, capsys, caplog
+):
+    package = logging.getLogger("nemo_algos")
+    speak(monkeypatch)
+    assert capsys.readouterr().out.count("\n") == 1
+    caplog.clear()
+    monkeypatch.setattr(package, "handlers", [caplog.handler])
+    speak(monkeypatch)
+    assert [record.name for record in caplog.records] == [f"nemo_algos.engines.{module}"]
+    with caplog.at_level(logging.ERROR, "nemo_algos"):
+        speak(monkeypatch)
+    assert len(caplog.records) == 1 and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["grpo", "etr", "gspo", "quatro"])

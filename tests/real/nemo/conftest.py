@@ -17,7 +17,7 @@ if _clone is None:
     raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-nemo skips)")
 _path = str(checkout.worktree(_clone, REF))
 _tests = Path(__file__).parents[2]
-sys.path[:0] = [_path, str(_tests), str(_tests / "preflight" / "check")]
+sys.path[:0] = [_path, *map(str, (_tests, _tests / "docs", _tests / "preflight" / "check"))]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_path, os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")

@@ -1,16 +1,19 @@
 """Mistakes that `nemo-algos check` passes, planted one by one: `check --data` names each."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import checkout
 import pytest
+from doc_commands import ROOT, write_files
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from nemo_algos.config import apply_overrides, read
 from nemo_algos.preflight.check.data import program, verdict
 from nemo_algos.preflight.check.data.verdict import Verdict
 from nemo_algos.preflight.check.judge import judge
@@ -220,6 +223,30 @@ def test_a_planted_reward_is_named(name: str, tmp_path: Path, ref: str) -> None:
     verdicts = [v for v in found(run, ref, program.STAGES) if v.stage == "rewards"]
     named = [v for v in verdicts if (v.outcome, v.key) == ("failed", "env.judged")]
     assert any(word in v.message for v in named), said(verdicts)
+
+
+def test_the_files_that_people_copy_pass(
+    tmp_path: Path, ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/scale.md's config and reward as written, with rows as it asks for.
+
+    tests/test_own_configs.py has what `check` says of the config.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    write_files(ROOT / "docs/scale.md", tmp_path)
+    run = Run(tmp_path)
+    run.rows = [sum_of(37 * i % 800) for i in range(800)]
+    run.validation = [sum_of(i) for i in range(900, 1000)]
+    run.config()
+    reader = f"policy.tokenizer.name={tmp_path}/reader"  # the model's own is on the hub
+    written = apply_overrides(read(Path("mine.yaml")), [reader])
+    judged, _ = judge(written, checkout.release())
+    (tmp_path / "config.json").write_text(json.dumps(judged.plain, default=str))
+    program.main(tmp_path)
+    verdicts = verdict.read(tmp_path)
+    assert {v.outcome for v in verdicts} == {"passed"}, said(verdicts)
 
 
 @pytest.mark.smoke

@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+from doc_commands import ROOT, blocks
 
 from nemo_algos.engines.rewards.answers import boxed
 from nemo_algos.engines.rewards.pool import Verdict
@@ -115,6 +116,31 @@ def test_a_planted_reward_is_named(name, tmp_path):
     assert any(v.outcome == outcome and word in v.message for v in found), found
     assert outcome != "passed" or [v.outcome for v in found] == ["passed"]
     assert name != "noise" or len(found) == 1
+
+
+def in_trl(page):
+    """The function of (completions, answer) that a page shows, as one of a response."""
+    (block,) = (b.body for b in blocks((ROOT / page).read_text()) if "def reward(" in b.body)
+    names = {"re": re}
+    exec("def reward(" + block.split("def reward(")[1].split("\n\n")[0], names)
+    return lambda response, answer: names["reward"]([response], [answer])[0]
+
+
+def of_a_run(page):
+    """The reward that a page's config names; tests/real/nemo runs all of the page's files."""
+    (block,) = (b.body for b in blocks((ROOT / page).read_text()) if "# my_reward.py" in b.body)
+    names = {}
+    exec(block, names)
+    return names["score"]
+
+
+@pytest.mark.parametrize(
+    ("page", "read"),
+    [("docs/scale.md", of_a_run), ("docs/adapters.md", in_trl), ("README.md", in_trl)],
+)
+def test_a_reward_that_people_copy_is_sound(page, read, tmp_path):
+    found = judged(tmp_path, read(page))
+    assert [v.outcome for v in found] == ["passed"], found
 
 
 LETTERS = [Row(n, "letters", f"Which is letter {n}?", "ABC"[n % 3]) for n in range(1, 41)]
