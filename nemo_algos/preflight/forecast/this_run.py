@@ -88,8 +88,9 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
         yield "", f"of {longest - 1} tokens: right {rewards.long[0]:g}, wrong {rewards.long[1]:g}"
         yield "", f"cut at {longest}: right {rewards.cut[0]:g}, wrong {rewards.cut[1]:g}"
     each = run["policy.train_global_batch_size"]
-    updates = f"{batch.updates} updates of {each} responses" if batch.updates > 1 else "1 update"
-    yield "each step", f"{batch.prompts} prompts x {batch.responses} responses; {updates}"
+    updates = f"{batch.updates} updates of {each}" if batch.updates > 1 else "1 update"
+    size = f"{batch.prompts} prompts x {batch.responses} responses of up to {longest:,} tokens"
+    yield "each step", f"{size}; {updates}"
     yield "", f"{batch.flat:.1%} of groups all right or all wrong at a pass rate of 1/2"
     if run[THRESHOLD] is not None:
         yield (

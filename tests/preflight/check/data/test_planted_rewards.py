@@ -136,7 +136,7 @@ def of_a_run(page):
 
 @pytest.mark.parametrize(
     ("page", "read"),
-    [("docs/scale.md", of_a_run), ("docs/adapters.md", in_trl), ("README.md", in_trl)],
+    [("docs/scale.md", of_a_run), ("docs/adapters.md", in_trl)],
 )
 def test_a_reward_that_people_copy_is_sound(page, read, tmp_path):
     found = judged(tmp_path, read(page))
