@@ -19,9 +19,9 @@ from nemo_algos.terminal import Console
 PACKAGE = Path(nemo_algos.__file__).parent
 EVIL = "a\x1b[2J\x1b]0;b\x07\x9b2J\x08c"
 COLOR = re.compile(r"\x1b\[[\d;]*m")  # click's and rich's own
-# terminal.py itself; what runs beside a job, in a child process, in a NeMo-RL actor; a page's table
+# terminal.py itself; what runs beside a job, in a child process; a page's table
 OWN = {"terminal.py", "scripts/slurm/train.py", "preflight/plan/report.py"}
-OWN |= {"engines/nemo/estimator.py", "engines/nemo/policy.py", "engines/adapters/trl.py"}
+OWN |= {"engines/__init__.py"}  # of loggers inside other trainers
 OWN |= {"preflight/forecast/template.py"}
 
 
