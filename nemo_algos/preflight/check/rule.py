@@ -16,7 +16,7 @@ from nemo_algos.findings import ConfigError, Finding
 from nemo_algos.preflight.check.known_models import config_of
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release
-from nemo_algos.preflight.check.training_rows import datasets, last_step
+from nemo_algos.preflight.check.training_rows import datasets, last_step, validation_rows
 from nemo_algos.preflight.forecast.planned import error, errors, note, warning
 
 __all__ = ["error", "errors", "note", "warning"]  # which rules take from here
@@ -119,6 +119,11 @@ class Preflight(Run):
     def last_step(self) -> int:
         """The step that ends the run, as far as its rows are known here."""
         return last_step(self)
+
+    @property
+    def held_out(self) -> int:
+        """Rows of validation, 0 where they are not known here."""
+        return validation_rows(self)
 
     @property
     def checkpoint(self) -> Mapping[str, Any]:

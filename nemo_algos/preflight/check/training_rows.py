@@ -58,6 +58,17 @@ def training_rows(run: Run) -> list[int]:
     return left
 
 
+def validation_rows(run: Run) -> int:
+    """Rows of validation; 0 where a set's are not known, or some are split off for it."""
+    found = []
+    for path, data in datasets(run):
+        if path == "data.validation":
+            found.append(len(rows_of(data) or ()))
+        elif data.get("split_validation_size"):
+            return 0
+    return sum(found) if all(found) else 0
+
+
 def rows_of(data: Mapping[str, Any]) -> list[Row] | None:
     """The rows of a file that is here; None of other data, and of what NeMo-RL may yet read."""
     file = Path(str(data.get("data_path") or "."))

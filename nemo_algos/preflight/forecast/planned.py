@@ -27,6 +27,7 @@ class Planned(Protocol):
 
     written: the user's own keys. algorithm: None where it is unknown. nemo_rl: what is known of
     the NeMo-RL that will run. last_step: the step that ends the run, as far as is known here.
+    held_out: rows of validation, 0 where they are not known here.
     """
 
     @property
@@ -43,6 +44,8 @@ class Planned(Protocol):
     def rollouts(self) -> int: ...
     @property
     def last_step(self) -> int: ...
+    @property
+    def held_out(self) -> int: ...
     def __getitem__(self, path: str) -> Any: ...
 
 

@@ -167,7 +167,8 @@ def _end(run: Planned, t: Timeline) -> str:
     threshold = run["grpo.stop_at_validation_threshold"]
     parts = [f"after step {t.steps:,}"]
     if t.steps >= ENDLESS and not run.controlled:
-        parts.append(f"after {run['grpo.max_num_epochs']} epochs of its data")
+        epochs = run["grpo.max_num_epochs"]
+        parts.append(f"after {epochs} epoch{'s' * (epochs != 1)} of its data")
     if metric and threshold is not None:
         parts.append(f"when {metric} reaches {threshold:g}")
     if run["checkpointing.checkpoint_must_save_by"]:

@@ -61,6 +61,7 @@ def timeline_of(run: Planned) -> Timeline:
     batch = run["grpo.val_batch_size"] or 1
     samples = run["grpo.max_val_samples"] or 0
     prompts = samples // batch * batch
+    prompts = min(prompts, run.held_out or prompts)
     responses = run[SEVERAL] or 1
     validations = range(first, steps + 1, period) if period > 0 else NO_STEPS
     at_start = bool(run["grpo.val_at_start"])

@@ -58,6 +58,8 @@ class Foretold:
         """The step that ends the run."""
         return self["grpo.max_num_steps"]
 
+    held_out = 0  # not known before the task is made
+
 
 def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
     """The typed config and its algorithm, files and devices aside. Raises ConfigError with all."""
