@@ -181,7 +181,7 @@ def _blocks(merged: DictConfig, methods: str | None) -> dict[str, Any]:
     unknown = []
     for word in methods.split(","):
         name = word.strip()
-        block = own if name == own_name else configs.shipped_method(name)
+        block = own if method_name(name) == own_name else configs.shipped_method(name)
         if name in METHODS or ":" in name:
             block = block or {"name": name}
         if block:

@@ -1,11 +1,13 @@
 """`train --methods --seeds`: which runs are made, where, and what is refused before the first."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from commands import invoke
 from says import Says
 
+from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local import run as running
 
@@ -88,3 +90,14 @@ def test_folders_of_another_config_are_refused_before_the_first_run(trained):
     status, lines = compare("etr.yaml", "grpo.num_prompts_per_step=16", "--methods", "grpo,etr")
     assert status == 2 and trained == [] and lines[0] == Says("runs/compare/etr/etr-42")
     assert compare("etr.yaml", "grpo.max_num_steps=200", "--methods", "grpo,etr")[0] == 0
+
+
+OWN = replace(METHODS["etr"], name="own")
+
+
+def test_a_method_of_ones_own_keeps_its_parameters(trained):
+    own = f"{__name__}:OWN"
+    words = (f"method.name={own}", "method.micro=0.05", "--methods", f"grpo,{own}")
+    assert compare("etr.yaml", *words)[0] == 0
+    with open(f"{trained[1][0]}/manifest.json") as file:
+        assert json.load(file)["config"]["method"]["micro"] == 0.05

@@ -23,10 +23,10 @@ def t_interval(values: ArrayLike) -> tuple[Array, Array, Array]:
 
 
 def interval(values: Sequence[float]) -> dict[str, Any] | None:
-    """value, low, high of numbers over seeds: one has no interval, none no value."""
+    """value, low, high of numbers over seeds; equal ones, or one, have no interval."""
     if not values:
         return None
-    if len(values) == 1:
+    if min(values) == max(values):  # no spread, from which that of other seeds could be judged
         return {"value": values[0], "low": None, "high": None}
     value, low, high = t_interval(values)
     return {"value": float(value), "low": float(low), "high": float(high)}

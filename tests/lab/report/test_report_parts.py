@@ -191,7 +191,7 @@ def test_a_method_has_its_mean_interval_and_paired_difference():
     assert rows["held-out pass@64"][0][0] == "0.500" and len(table.notes) == 1
     alike = held_out("a", {1: 0.125, 2: 0.25}) + held_out("b", {1: 0.25, 2: 0.375})
     cells = rows_of(by_method.table(groups(alike)))["held-out pass@1"]
-    assert cells[1][1:] == ("-0.482 to 1.107\n+0.125 [0.125, 0.125]", True)
+    assert cells[1][1:] == ("-0.482 to 1.107\n+0.125", False)  # equal differences have no spread
 
 
 def test_no_interval_is_made_up_and_what_weakens_one_is_said():
