@@ -5,7 +5,7 @@ VerifierPool as it comes: a deadline of 5 s, 2 GB of memory.
 
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl                  # JSONL, key "answer"
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl --many 100000
-    uv run benchmarks/math_verifier.py --pairs                   # benchmarks/math_pairs.txt
+    uv run benchmarks/math_verifier.py --pairs                   # math_pairs*.txt of this folder
     uv run benchmarks/math_verifier.py --hostile
 
 --json prints the figures as one object, with the golds behind every count. A verdict that is not
@@ -33,7 +33,7 @@ from rich.table import Table
 from nemo_algos.engines.rewards import VerifierPool
 
 VERIFIER = "nemo_algos.engines.rewards.math:verify_math"
-PAIRS = Path(__file__).with_name("math_pairs.txt")
+PAIRS = ("math_pairs.txt", "math_pairs_unseen.txt")  # beside this file
 Form = Callable[[str], str | None]  # the response made of a gold; None where it does not apply
 
 THINKING = "We first try small cases, where the pattern is easy to see. " * 100
@@ -115,7 +115,8 @@ def table(pool: VerifierPool, golds: list[str]) -> dict[str, Any]:
 def read_pairs() -> Iterator[tuple[str, str, str, str]]:
     """Of each pair "right" or "wrong", its kind, the gold and the response."""
     kind = gold = ""
-    for line in PAIRS.read_text().splitlines():
+    texts = [Path(__file__).with_name(name).read_text() for name in PAIRS]
+    for line in "\n".join(texts).split("\n"):
         mark, _, rest = line.replace("\u23ce", "\n").partition(" ")
         if mark == "#":
             kind = rest
@@ -127,16 +128,16 @@ def read_pairs() -> Iterator[tuple[str, str, str, str]]:
 
 
 def pairs(pool: VerifierPool) -> dict[str, Any]:
-    """How many right answers are rejected and wrong ones accepted, by kind."""
+    """How many right answers are rejected and wrong ones accepted, by kind, in all, and unseen."""
     rows = [*read_pairs()]
     verdicts = pool.score([row[3] for row in rows], [row[2] for row in rows])
     figures: dict[str, Any] = {"right": {}, "wrong": {}}
-    for name in (*dict.fromkeys(row[1] for row in rows), "all"):
+    for name in (*dict.fromkeys(row[1] for row in rows), "all", "unseen"):
         for truth in figures:
             figures[truth][name] = {"accepted": [], "rejected": []}
     for verdict, (truth, kind, gold, response) in zip(verdicts, rows, strict=True):
         judged = "accepted" if verdict.reward == 1 else "rejected"
-        for name in (kind, "all"):
+        for name in (kind, "unseen" if kind.startswith("unseen: ") else "all"):
             figures[truth][name][judged].append(f"{response} for {gold}")
     return figures
 

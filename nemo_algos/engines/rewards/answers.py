@@ -51,7 +51,10 @@ def _undecided(other: str) -> str:
 
 # "B) A cell" and "B, I think" are decided
 MORE_LETTERS = _undecided(r"(?![AI][ ](?!and|or)[a-z])[A-Z](?![\w'\u2019-])")
-ONE = r"(?!\W*[A-Z]\)|.*\s\(?[A-Z]\)|.*\d\s+[A-Z]\.\s*\d)"  # not a list: "A) 4, B) 5"
+ONE = (  # not a list: "A) 4, B) 5", nor "A) 4 or B", "A) 4?", "A) 4 is wrong"
+    r"(?!\W*[A-Z]\)|.*\s\(?[A-Z]\)|.*\d\s+[A-Z]\.\s*\d|.*\bor\s+[A-Z]\W*$|.*\?\W*$"
+    r"|.*\bis\s+(?:wrong|incorrect|false)\W*$)"
+)
 MORE_WORDS = _undecided(r"(?i:yes|no)(?!\w)")
 
 
@@ -127,10 +130,7 @@ def joined(text: str, places: list[tuple[int, int]]) -> str:
         following = start
     if len({box for box, _ in found}) == 1:
         return found[0][0]
-    named = []
-    for box, name in reversed(found):
-        named.append(f"{name}={box}" if name and "=" not in box else box)
-    return ", ".join(named)
+    return ", ".join(f"{x}={box}" if x and "=" not in box else box for box, x in reversed(found))
 
 
 def letter(text: str) -> str | None:
@@ -158,9 +158,7 @@ def _ascii_letters(text: str) -> str:
 
 
 def _choice(match: re.Match[str] | None) -> str:
-    if match and not match.groupdict().get("undecided"):
-        return match["choice"]
-    return ""
+    return match["choice"] if match and not match.groupdict().get("undecided") else ""
 
 
 def _last(text: str, places: Places) -> re.Match[str] | None:
@@ -184,9 +182,7 @@ def _last(text: str, places: Places) -> re.Match[str] | None:
 def _option(text: str) -> re.Match[str] | None:
     lines = [line for line in text.split("\n") if line.strip()][-2:]
     found = [OPTION.fullmatch(_bare(line)) for line in lines]
-    if found and not any(found[:-1]):
-        return found[-1]
-    return None
+    return found[-1] if found and not any(found[:-1]) else None
 
 
 def _bare(text: str) -> str:

@@ -97,6 +97,19 @@ def box(answer):
     return rf"\boxed{{{answer}}}"
 
 
+NAMED = "options, words and names"
+PAIRS = [pair for pair in math_verifier.read_pairs() if pair[1] == NAMED]
+
+
+@pytest.mark.parametrize("gold", some_of(dict.fromkeys(pair[2] for pair in PAIRS), 20))
+def test_an_answer_in_other_words_or_names(gold):
+    misjudged = []
+    for truth, _, _, response in [pair for pair in PAIRS if pair[2] == gold]:
+        if verify_math(response, gold) != (truth == "right"):
+            misjudged.append(response)
+    assert misjudged == []
+
+
 @pytest.mark.long
 def test_the_table_of_our_pairs_is_so():
     text = (ROOT / "benchmarks" / "README.md").read_text()

@@ -60,9 +60,7 @@ def _latex(text: str) -> sympy.Basic | sympy.MatrixBase:
 
 def _rising(match: re.Match[str]) -> str:
     high, first, middle, second, low = match.groups()
-    less = []
-    for sign in (second, first):
-        less.append(sign.replace(">", "<").replace(r"\g", r"\l"))
+    less = [sign.replace(">", "<").replace(r"\g", r"\l") for sign in (second, first)]
     return f"{low} {less[0]} {middle} {less[1]} {high}"
 
 
@@ -97,11 +95,8 @@ def consistent(text: str) -> bool:
     if not EQUALS.search(text):
         return True
     for chain in ELEMENT.split(text):
-        numbers = []
-        for side in EQUALS.split(chain):
-            number = _number(side)
-            if number is not None:
-                numbers.append(number)
+        sides = map(_number, EQUALS.split(chain))
+        numbers = [number for number in sides if number is not None]
         tolerance = ROUNDED if "." in chain or r"\approx" in chain else EXACT
         if not all(isclose(a, b, rel_tol=tolerance) for a, b in pairwise(numbers)):
             return False
@@ -150,11 +145,7 @@ def coordinates(value: Value) -> sympy.Tuple | None:
         return None
     if not isinstance(value, sympy.FiniteSet) or not value.atoms(sympy.Eq):
         return None
-    named = {}
-    for x in value.args:
-        if isinstance(x, sympy.Eq):
-            named[str(x.lhs)] = x.rhs
-    rest = len(value.args) - len(named)
-    if rest:
+    named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, sympy.Eq)}
+    if len(named) < len(value.args):
         return sympy.Tuple()
     return sympy.Tuple(*(named[name] for name in sorted(named)))

@@ -14,6 +14,8 @@ from sympy import Expr, Integer, Symbol
 from sympy.physics.units import Quantity
 from sympy.physics.units.quantities import PhysicalConstant
 
+from nemo_algos.engines.rewards.math.words import NUMERALS, WORDS
+
 TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|operatorname|mbox|rm)\s*\{([^{}]*)\}")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
 SIGN = re.compile(r"(\\\$|€|£)\s*([\d.,{}]*\d)")
@@ -21,7 +23,11 @@ NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
 BASE = re.compile(
     r"(?<![a-zA-Z])(?:\\left\s*)?\(?(\d+)(?:\\right\s*)?\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$"
 )
-MODULUS = re.compile(r"\s*\(?\s*\\?(?:text\s*\{\s*)?[pb]?mod(?![a-z])\s*\}?\s*\{?\s*(\d+)[}\s).]*$")
+GAP = r"(?:\s|~|\\[,;:! ])"
+MODULUS = re.compile(
+    rf"{GAP}*\(?{GAP}*\\?(?:(?:text|mathrm|operatorname)\s*\{{\s*)?[pb]?mod(?![a-z])\s*\}}?{GAP}*"
+    r"\{?\s*(\d+)[}\s).]*$"
+)
 _FACTOR = (
     r"(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
     r"(?:(?:\s*\^\s*\{?\s*|(?=\d))(?P<power>-?\d)(?:\s*\})?|\s+(?P<raised>squared|cubed))?"
@@ -35,7 +41,6 @@ UNIT = re.compile(
 )
 _WORD = r"\{\s*\\(?:text|textrm|mathrm|rm)\s*\{\s*([A-Za-z]+)\s*\}\s*"
 QUOTIENT = re.compile(rf"\\[dt]?frac\s*{_WORD}\}}\s*{_WORD}(\^\s*\{{?\s*\d\s*\}}?)?\s*\}}")
-GAP = r"(?:\s|~|\\[,;:! ])"
 _FONT = r"\\(?:text|textrm|mathrm|mathsf|rm)\s*\{"
 _POWER = r"\s*\^\s*(?:\{\s*-?\d\s*\}|-?\d)"
 _PIECE = (  # \mathrm{J\,K^{-1}}, \text{cm}^2, \mu\text{m}, \text{k}\Omega
@@ -195,15 +200,13 @@ def _remark(match: re.Match[str]) -> str:
     space, words = match.groups()
     first = re.split("[ /]", words)[0]
     is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
-    is_remark = is_word or is_unit(first, match.string[: match.start()])
-    if is_remark:
+    if is_word or is_unit(first, match.string[: match.start()]):
         return rf"\text{{ {words}}}"
     return match[0]
 
 
 def _speed(match: re.Match[str]) -> str:
-    units = all(is_unit(word, "") for word in match.group(1, 2))
-    if units:
+    if all(is_unit(word, "") for word in match.group(1, 2)):
         return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}"
     return match[0]
 
@@ -222,10 +225,6 @@ CHARACTERS = _rules(
     ("[¼-¾⅐-⅞]", r" \g<0>"),  # the space, because NFKC would turn 2½ into 21/2
 )
 _DEEP = r"((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)"  # what stands in braces
-NUMERALS = r"""
-zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
-sixteen
-""".split()  # noqa: SIM905
 
 
 def _unfonted(match: re.Match[str]) -> str:
@@ -245,6 +244,8 @@ def _based(match: re.Match[str]) -> str:
 
 # How an answer looks: fonts, colors and braces around it or around a part, another word for a base.
 LOOKS = _rules(
+    (rf"\{{{_DEEP}\\choose(?![a-z]){_DEEP}\}}", r"\\binom{\1}{\2}"),
+    (r"^([^{}]*)\\choose(?![a-z])([^{}]*)$", r"\\binom{\1}{\2}"),
     (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
     (r"\{\s*\\(?:bf|it|sl|em|bfseries|itshape|boldmath)(?![a-zA-Z])\s*", r"\\mathbf{"),
     (r"\{\s*\\(?:rm|sf|tt|sc)(?![a-zA-Z])\s*", r"\\mathrm{"),
@@ -296,8 +297,13 @@ LOOKS = _rules(
     ),
 )
 SPELLINGS = _rules(
+    # Python's functions
+    (r"(?<![a-z\\])(?:np|numpy|math)\.sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"(?<![a-z\\])(?:np|numpy|math)\.a(?:rc)?(sin|cos|tan)(?![a-z0-9])", r"\\arc\1"),
+    (r"(?<![a-z\\])(?:np|numpy|math)\.log(?![a-z0-9])", r"\\ln"),
+    (r"(?<![a-z\\])(?:np|numpy|math)\.(sin|cos|tan|exp|pi|sinh|cosh|tanh)(?![a-z0-9])", r"\\\1 "),
     # what says nothing
-    (r"(?<!\d)\*\*|\*\*(?!\d)", ""),
+    (r"(?<![\w)])\*\*|\*\*(?![\w(])", ""),
     (r"\\[bB]igg?[lrm]?(?![a-zA-Z])", ""),
     (r"\\(?:displaystyle|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])", ""),
     (r"\\(?:checkmark|(?:black)?square|qed)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
@@ -319,6 +325,7 @@ SPELLINGS = _rules(
     # numbers
     (r"\*\*", "^"),
     (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+    (r"(?<=[\d})])\s*(?=\\[dt]?binom(?![a-z]))", r"\\cdot "),
     (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # math-verify reads 4e33 as 4 * e * 33
     (r"\{,\}|,\s*\\!\s*(?=\d{3})", ","),
     (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
@@ -345,7 +352,7 @@ SPELLINGS = _rules(
     (r"(\\(?:sin|cos|tan|cot)\s*[({]?\s*)([\d.]+)\s*\^\s*\{?\s*\\circ\s*\}?", r"\1(\2\\pi/180)"),
     (r"\\lbrace(?![a-z])", r"\\{"),
     (r"\\rbrace(?![a-z])", r"\\}"),
-    (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
+    (r"\\varnothing|\\\{\s*\\\}|\\text\s*\{\s*(?:[Tt]he )?[Ee]mpty set\s*\}", r"\\emptyset"),
     (r"\\langle", "("),
     (r"\\rangle", ")"),
     (
@@ -386,12 +393,8 @@ def _unwrapped(match: re.Match[str]) -> str:
     lines = [re.sub(r"(?<!\\)&", "", line) for line in lines]
     if all(line.lstrip().startswith("=") for line in lines[1:]):
         return " ".join(lines)
-    names = set()
-    for line in lines:
-        name = re.match(NAMED_LINE, line)
-        if name:
-            names.add(name[1])
-    if len(names) == len(lines):
+    names = [re.match(NAMED_LINE, line) for line in lines]
+    if len({name[1] for name in names if name}) == len(lines):
         return ", ".join(lines)
     return match[0]
 
@@ -412,7 +415,8 @@ EDGES = _rules(
         "",
     ),
     (rf"^[a-zA-Z](?:\s*:\s*[a-zA-Z])*\s*[:=]{SPACE}*(?=-?\d+{SPACE}*(?::|$))", ""),
-    (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
+    (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b(?!\}}?\s*[_^])[\s:]*)+\}}?", ""),
+    *WORDS,
     (r"(\\text\s*\{[^{}]*?)[.,;]\s*\}$", r"\1}"),
     (r"^(?:\s|=|:|\\(?:approx|to|implies|therefore|[Rr]ightarrow)(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
@@ -512,9 +516,8 @@ def unsolved(answer: str) -> bool:
     unknowns = {*re.findall("[a-df-hj-z]", COMMAND.sub("", _FUNCTION.sub("", left)))}
     if _VALUE.search(left) or not unknowns:
         return False
-    absolute = re.search(r"\||[vV]ert(?![a-z])", left)
     changed = _FUNCTION.search(left) or _OPERATION.search(left)
-    return bool(absolute or (changed and len(unknowns) == 1))
+    return bool(re.search(r"\||[vV]ert(?![a-z])", left) or (changed and len(unknowns) == 1))
 
 
 def without_remarks(answer: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq, Expr, FiniteSet, Float, Interval, Number, Rational, Tuple, floor, log
 
-from nemo_algos.engines.rewards.answers import boxes, joined, tagged
+from nemo_algos.engines.rewards.answers import boxes, joined, letter, tagged
 from nemo_algos.engines.rewards.math import expressions
 from nemo_algos.engines.rewards.math import latex_normalization as latex
 from nemo_algos.engines.rewards.math.expressions import (
@@ -81,7 +81,38 @@ AFTER = re.compile(
     r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
 )
 LETTER = re.compile(rf"(?<=[\d)}}])(?:\s*[A-Za-z](?<![kK])(?:\^\s*\{{?[23]\}}?)?|{latex.SPACE}+K)$")
-RESIDUES = re.compile(r"\s*-?\d+(?:\s*,\s*-?\d+)*\s*")
+RESIDUES = re.compile(r"\s*[-+]?\d+(?:\s*,\s*-?\d+)*\s*")
+_WHERE = (
+    rf"(?:{latex.SPACE}|[,;(]"
+    r"|\\text\s*\{[\s,(]*(?:where|with|for(?: all| any| some| every)?)?\s*\})+"
+)
+# f(x) = ... and ..., k \in \mathbb{Z}: their names may be others
+BOUND = (
+    re.compile(r"^(?=\s*(?P<kind>[a-zA-Z])\s*\(\s*(?P<name>[a-zA-Z])\s*\)\s*=)"),
+    re.compile(
+        rf"{_WHERE}(?P<name>[a-zA-Z])\s*\\in(?![a-z])\s*(?:\\(?:mathbb|mathbf|Bbb)\s*\{{?\s*)?"
+        r"(?P<kind>[A-Z])\s*\}?[\s.)]*$"
+    ),
+)
+NAMES = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]{3,}| (?:and|or) |[a-zA-Z]")
+FAMILY = re.compile(  # x = 7k + 3, k \in \mathbb{Z}
+    r"^\s*(?:[a-zA-Z]\s*=\s*)?(?:(?P<first>-?\d+)\s*\+\s*)?(?P<modulus>\d+)\s*(?P<name>[a-zA-Z])"
+    rf"(?:\s*(?P<sign>[-+])\s*(?P<last>\d+))?{_WHERE}(?P=name)\s*\\in(?![a-z])\s*"
+    r"(?:\\mathbb\s*\{?\s*)?Z\s*\}?[\s.)]*$"
+)
+NAMED = re.compile(r"(?:^|[,;}]| or | and )\s*([a-z])\s*(?:=|\\equiv)")
+IN_DEGREES = re.compile(
+    rf"(\d+(?:\.\d+)?|\\d?frac\{{\d+\}}\{{\d+\}})\s*"
+    rf"(?:{latex.DEGREES.pattern}|\\text\s*\{{\s*degrees?\s*\}})"
+    r"(?!\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CFK])"
+)
+# a word, or a chemical formula without its fonts: h2o, so4^2-
+WORD = re.compile(r"(?=.*[^\W\d]{3})\w+|[a-z][a-z\d()]*\d[a-z\d()]*(?:\^\d*[+-])?|[a-z]+\^\d*[+-]")
+# a gold that is an option of multiple choice, and the option that ends a response without a box
+OPTION = re.compile(r"^(?:\\text\s*\{)?\s*\(?([A-Z])\)?\.?\s*\}?$")
+CHOSEN = re.compile(
+    r"(?:\*\*|[_($]|\\text[a-z]*\s*\{){1,4}([A-Z])(?=[).*_}$:])(?:\\[a-zA-Z]+|[^a-zA-Z\n?])*$"
+)
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
 BRACKETS = {
     "{": re.compile(r"\s*(?:\\left)?\\\{"),
@@ -99,15 +130,14 @@ def without_markup(text: str) -> str:
         return text
     start, end = places[-1]
     first = max(0, start - MARKUP_BEFORE)
-    last = end + MARKUP_AFTER
     if first:
         first = max(first, text.find("\n", first, start))  # a whole line, where there is one
-    return text[:first] + _bared(text[first:last]) + text[last:]
+    return text[:first] + _bared(text[first : end + MARKUP_AFTER]) + text[end + MARKUP_AFTER :]
 
 
 def _bared(text: str) -> str:
     whole = _whole(text)
-    pieces = [text[start:end] for start, end in whole]
+    pieces = iter([text[start:end] for start, end in whole])
     ends = [0, *(end for _, end in whole)]
     starts = [*(start for start, _ in whole), len(text)]
     between = (text[a:b] for a, b in zip(ends, starts, strict=True))
@@ -115,8 +145,7 @@ def _bared(text: str) -> str:
     for pattern in EMPHASIS:
         skeleton = pattern.sub(r"\2", skeleton)
     skeleton = ITEM.sub(r"\1", EDGES.sub(r"\1", skeleton))
-    back = iter(pieces)
-    return re.sub(WHOLE, lambda _: next(back), skeleton)
+    return re.sub(WHOLE, lambda _: next(pieces), skeleton)
 
 
 def _whole(text: str) -> list[tuple[int, int]]:
@@ -141,7 +170,11 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 class Gold(NamedTuple):
+    written: str
     text: str
+    option: str  # of multiple choice
+    least: str  # residue
+    letters: str  # where it names an unknown, else empty
     parsed: Parsed
     is_percentage: bool
     is_number: bool
@@ -171,7 +204,14 @@ def verify_math(response: str, answer: str) -> float:
     Raises ValueError where `answer` holds nothing that can be compared.
     """
     gold = _read_gold(answer)
+    if gold.option and letter(response) == gold.option and not boxes(response):
+        response = CHOSEN.sub(r"\\boxed{\1}", response)
     text, units = _final_answer(response)
+    if gold.option and letter(rf"\boxed{{{text}}}") == gold.option:
+        return 1.0
+    if gold.letters and any(name not in gold.letters for name in NAMED.findall(text.lower())):
+        return 0.0
+    gold, text = _aligned(gold, text)
     is_region = expressions.is_region(text)
     if gold.unit is not None and any(found not in (None, gold.unit) for found in units):
         return 0.0
@@ -183,10 +223,10 @@ def verify_math(response: str, answer: str) -> float:
     if "=" not in gold.text and latex.unsolved(text):
         return 0.0
     words, given = (
-        re.sub(r"\\text|\\operatorname|[\s{}()]", "", x).lower() for x in (gold.text, text)
+        re.sub(r"\\(?:text|mathrm|ce|operatorname)|[\s{}]|_(?=\s*\{?\s*\d)", "", x).lower()
+        for x in (gold.text, text)
     )
-    is_words = words.isalpha() or (words.isalnum() and re.search(r"[^\W\d]{3}", words))
-    same_words = bool(is_words) and words == given
+    same_words = words == given and bool(words.isalpha() or WORD.fullmatch(words))
     return float(same_words or _equal(gold, text, expression(text), is_region))
 
 
@@ -201,7 +241,13 @@ def _read_gold(answer: str) -> Gold:
     is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
     return Gold(
+        written=answer,
         text=text,
+        option="".join(OPTION.findall(text)),
+        least=_spelled(answer, in_base=False),
+        letters=latex.COMMAND.sub("", latex.TEXT.sub("", answer)).lower()
+        if NAMED.search(answer.lower())
+        else "",
         parsed=[value, *parsed[1:]],
         is_percentage=has_percent(parsed),
         is_number=is_number,
@@ -209,6 +255,29 @@ def _read_gold(answer: str) -> Gold:
         is_region=expressions.is_region(answer),
         unit=unit(answer),
     )
+
+
+def _aligned(gold: Gold, answer: str) -> tuple[Gold, str]:
+    """Both in the same terms, where both say which.
+
+    10 and 3 modulo 7 are 3; of `f(t)=2t` and `n\\pi, n \\in \\mathbb{Z}` the gold gives the names;
+    degrees become radians where the other is in radians.
+    """
+    family = FAMILY.sub(r"\g<first>\g<sign>\g<last> \\pmod{\g<modulus>}", answer)
+    if MODULUS.search(gold.written) and unit(family) == gold.unit and "?" not in gold.least:
+        return _read_gold(gold.least), _spelled(family, in_base=False)
+    for bound in BOUND:
+        ours, theirs = bound.search(gold.written), bound.search(answer)
+        if ours and theirs and ours["kind"] == theirs["kind"]:
+            names = {ours["name"]: theirs["name"], theirs["name"]: ours["name"]}
+            answer = NAMES.sub(lambda x, names=names: names.get(x[0], x[0]), bound.sub("", answer))
+            gold = _read_gold(bound.sub("", gold.written))
+    units = [str(gold.unit), str(unit(answer))]
+    radians = "radian" in units or r"\pi" in gold.written + answer
+    if radians and units.count("degree") == 1 and {*units} <= {"degree", "radian", "None"}:
+        written, answer = (IN_DEGREES.sub(r"(\1\\pi/180)", x) for x in (gold.written, answer))
+        return _read_gold(latex.without_remarks(written)), answer
+    return gold, answer
 
 
 def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
@@ -243,7 +312,7 @@ def _spelled(answer: str, in_base: bool) -> str:
     """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
     modulus = MODULUS.search(answer)
     if modulus:
-        answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
+        answer = re.sub(r"^(?!.*\\not).*\\equiv", "", MODULUS.sub("", answer))
         if not in_base:
             answer = _residues(answer, int(modulus[1]))
     answer = BASE.sub(lambda match: match[1] if in_base else _value(match[1], match[2]), answer)
@@ -303,9 +372,7 @@ def _scale(gold: Expr) -> Expr:
     """The power of 10 that brings a small or large number into [0.1, 1), else 1."""
     # Math-verify rounds to 6 decimals, and to it all numbers below 1e-15 are 0.
     size = abs(gold.evalf())
-    small = 0 < size < 0.1
-    large = gold.has(Float) and size >= 10**15
-    if small or large:
+    if 0 < size < 0.1 or (gold.has(Float) and size >= 10**15):
         return Rational(10) ** (-1 - int(floor(log(size, 10))))
     return Rational(1)
 
