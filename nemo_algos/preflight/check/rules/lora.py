@@ -17,7 +17,7 @@ from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import modules
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, warning
-from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT
+from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER
 from nemo_algos.preflight.forecast.rates import rate_key
 
 DIGITS = {"bfloat16": 8, "float16": 11}  # of a significand, the implicit one included
@@ -203,17 +203,20 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
 
 
 def _section(run: Preflight) -> str | None:
-    path = PEFT if run.megatron else LORA
-    return path if run[f"{path}.enabled"] else None
+    if run[f"{run.adapters}.enabled"]:
+        return run.adapters
+    return None
 
 
 def _patterns(run: Preflight) -> dict[str, list[str]]:
     """The patterns of each key that has some; the first key decides, and a switch has `*`."""
     found = dict[str, list[str]]()
     for key in ("match_all_linear", "target_modules", "exclude_modules"):
-        value = run[f"{PEFT if run.megatron else LORA}.{key}"]
-        if value is True or isinstance(value, str):
-            value = ["*" if value is True else value]
+        value = run[f"{run.adapters}.{key}"]
+        if value is True:
+            value = "*"
+        if isinstance(value, str):
+            value = [value]
         if isinstance(value, list) and value:
             found[key] = [str(pattern) for pattern in value]
     return found

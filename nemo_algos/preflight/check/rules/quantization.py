@@ -84,13 +84,14 @@ def quantised_alike(run: Preflight) -> Iterator[Finding]:
     elif recipe == "blockwise":
         variables = run[f"{MEGATRON}.env_vars"] or {}
         powers = str(variables.get(FP32_SCALES)) != "1"
-        for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
-            scales = "powers of 2" if powers else "any float32"
-            yield warning(
-                f"{VLLM}.{key}",
-                f"training uses scales that are {scales} ({FP32_SCALES} in "
-                f"`{MEGATRON}.env_vars`), but rollouts do not. Change one of them.",
-            )
+        scales = "powers of 2" if powers else "any float32"
+        for key in POW2:
+            if bool(run[f"{VLLM}.{key}"]) != powers:
+                yield warning(
+                    f"{VLLM}.{key}",
+                    f"training uses scales that are {scales} ({FP32_SCALES} in "
+                    f"`{MEGATRON}.env_vars`), but rollouts do not. Change one of them.",
+                )
 
 
 def old_quantisation(run: Preflight) -> Iterator[Finding]:
@@ -99,12 +100,13 @@ def old_quantisation(run: Preflight) -> Iterator[Finding]:
         return
     facts = run.nemo_rl.facts
     nested = facts["ignored layers are a nested list"]
-    for path in [key for key in (FIRST, LAST) if run[key] and nested]:
-        yield error(
-            path,
-            "this NeMo-RL passes vLLM a nested list, which matches no layer. Set it to 0, and "
-            "name the layers in quantization_ignored_layer_kws.",
-        )
+    for path in (FIRST, LAST):
+        if run[path] and nested:
+            yield error(
+                path,
+                "this NeMo-RL passes vLLM a nested list, which matches no layer. Set it to 0, and "
+                "name the layers in quantization_ignored_layer_kws.",
+            )
     if run[f"{VLLM}.{POW2[1]}"] and facts["powers of two stop the engine"]:
         yield error(
             f"{VLLM}.{POW2[1]}",
