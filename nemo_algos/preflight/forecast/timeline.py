@@ -104,7 +104,8 @@ def validations(run: Planned) -> Iterator[Finding]:
 
 def training_rows(run: Planned) -> Iterator[Finding]:
     """Validation is on other rows than training."""
-    trained, held = (_named(run, part) for part in ("train", "validation"))
+    trained = _named(run, "train")
+    held = _named(run, "validation")
     if trained & held:
         yield warning(
             "data.validation",

@@ -186,9 +186,8 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     epochs = run["grpo.num_update_epochs"] or 1
     batch = run["policy.train_global_batch_size"]
     steps = max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
-    noise, straight = (
-        unchanged(weights, adapter.update(rate * moves), digits) for moves in (sqrt(steps), steps)
-    )
+    noise = unchanged(weights, adapter.update(rate * sqrt(steps)), digits)
+    straight = unchanged(weights, adapter.update(rate * steps), digits)
     if noise > 0.5:
         source = "the model's weights" if measured else "weights of standard deviation 0.02"
         yield warning(

@@ -13,7 +13,8 @@ from nemo_algos.preflight.check.rules.data import environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.training_rows import datasets
 
-TOKEN, SEQUENCE = (get_args(kind)[1] for kind in (TokenClip, SequenceClip))
+TOKEN = get_args(TokenClip)[1]
+SEQUENCE = get_args(SequenceClip)[1]
 KL = "loss_fn.reference_policy_kl_penalty"
 NORM = "policy.max_grad_norm"
 BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"

@@ -10,7 +10,8 @@ from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.fp8 import FP8, POW2
 
 KEYWORDS = f"{VLLM}.quantization_ignored_layer_kws"
-FIRST, LAST = (f"{VLLM}.num_{end}_layers_in_bf16" for end in ("first", "last"))
+FIRST = f"{VLLM}.num_first_layers_in_bf16"
+LAST = f"{VLLM}.num_last_layers_in_bf16"
 FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"  # of Transformer Engine; else powers of 2
 SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tensor has one scale
 
@@ -155,7 +156,8 @@ def _left(run: Preflight) -> dict[str, int]:
     """Modules that FP8 rollouts leave in BF16, and in how many layers."""
     words = _keywords(run)
     total = len(run.model.layers) if run.model else 0
-    first, last = (int(run[key] or 0) for key in (FIRST, LAST))
+    first = int(run[FIRST] or 0)
+    last = int(run[LAST] or 0)
     found = Counter[str]()
     for layer, name, parts in _parts(run):
         named = any(word in part for part in parts for word in words)

@@ -192,10 +192,10 @@ def fits(schema: Schema, value: Any) -> bool:
 def expected(schema: Schema) -> str:
     """What a value must be: `a whole number from 1 or null`."""
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(expected(one) for one in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(map(expected, schema["anyOf"])))
     choices = _choices(schema)
     if choices:
-        return " or ".join(json_like(one) for one in choices)
+        return " or ".join(map(json_like, choices))
     kind = schema["type"]
     if kind not in NUMBERS:
         return KINDS[kind][1]
