@@ -91,7 +91,7 @@ def plan(
     sums = report.totals(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums, ends))
     every = []
-    without = {}  # a layout: why, by the number of nodes
+    without = {}  # why there is no layout, by the number of nodes
     for n, (some, reason) in found.items():
         shown += report.ranking(n, some, reason, price)
         every += some

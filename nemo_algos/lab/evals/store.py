@@ -161,7 +161,7 @@ class Store:
         statuses = Counter[str]()
         for problem in self.problems:
             drawn, judged = self._complete(problem)
-            if len(judged) < self.samples:
+            if len(judged) != self.samples:
                 continue
             problems.append(problem)
             responses.append([generation.response for generation in drawn])
