@@ -71,6 +71,12 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def sections_of(value: Any) -> list[Mapping[Any, Any]]:
+    """The sections that a key has: one, or those of a list; none where it has another value."""
+    several = value if isinstance(value, list) else [value]
+    return [one for one in several if isinstance(one, Mapping)]
+
+
 def set_at(plain: dict[str, Any], path: str, value: Any) -> None:
     """Set the value of a key's path in place, with the sections above it."""
     *parents, key = path.split(".")

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +44,13 @@ def plain_ticks(figure: Any) -> None:
         def __call__(self, x: float, pos: int | None = None) -> str:
             return f"{x:g}" if super().__call__(x, pos) else ""
 
-    for axis in chain.from_iterable((axes.xaxis, axes.yaxis) for axes in figure.axes):
-        for is_minor in (False, True):
-            usual = axis.get_minor_formatter() if is_minor else axis.get_major_formatter()
-            if isinstance(usual, LogFormatter):
-                base = axis.get_transform().base
-                plain = Plain(base, labelOnlyBase=not is_minor)
-                (axis.set_minor_formatter if is_minor else axis.set_major_formatter)(plain)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            base: Any = getattr(axis.get_transform(), "base", None)
+            if isinstance(axis.get_major_formatter(), LogFormatter):
+                axis.set_major_formatter(Plain(base, labelOnlyBase=True))
+            if isinstance(axis.get_minor_formatter(), LogFormatter):
+                axis.set_minor_formatter(Plain(base, labelOnlyBase=False))
 
 
 @contextmanager

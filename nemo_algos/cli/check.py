@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,12 +65,12 @@ def check(
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
     theirs = select(load_config(config, [], "train"), "engine") == "nemo_rl"
     theirs = theirs or any(o.startswith("engine=") for o in overrides or [])
-    wrong = {"--nemo-rl": nemo_rl, "--data": data} if not theirs else {}
-    for option in (option for option, value in wrong.items() if value):
-        raise ValueError(
-            f"{option} is about NeMo-RL, and {config} is for the embedded engine. Remove it, or "
-            "name a config with `engine: nemo_rl`."
-        )
+    for option, value in {"--nemo-rl": nemo_rl, "--data": data}.items():
+        if value and not theirs:
+            raise ValueError(
+                f"{option} is about NeMo-RL, and {config} is for the embedded engine. Remove it, "
+                "or name a config with `engine: nemo_rl`."
+            )
     for option, path in {"--rows": rows, "--model": model}.items():
         if path and not data:
             raise ValueError(f"{option} is for --data, which is not given. Add --data.")
@@ -84,15 +84,16 @@ def check(
             "NeMo-RL that will run: --nemo-rl FOLDER"
         )
     run, findings = judged(config, overrides or [], release, _limit(time))
-    failed = any(f.severity == "error" for f in findings)
+    counts = Counter(f.severity for f in findings)
+    failed = counts["error"] > 0
     if not as_json:
         if release:
             echo(f"judged by {release.name}")
         show(findings)
-        counts = Counter(f.severity for f in findings)
         echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
-    misspelt = any(isinstance(f, UnknownKey) for f in findings)
-    forecast = forecast_of(run) if run and run.algorithm and not misspelt else None
+    forecast = None
+    if run and run.algorithm and not any(isinstance(f, UnknownKey) for f in findings):
+        forecast = forecast_of(run)
     if run and forecast and not as_json:
         echo()
         for line in lines(run, forecast, sys.stdout.isatty()):
@@ -104,18 +105,20 @@ def check(
             if not as_json:
                 color = {"failed": "red", "warning": "yellow"}.get(verdict.outcome)
                 echo(verdict.line(), color=color)
+    outcomes = Counter(verdict.outcome for verdict in tried)
     if as_json:
         by = {"nemo_rl": release.name if release else None}
-        whole = {"findings": [as_written(f._asdict()) | by for f in findings]}
-        whole |= {"this_run": this_run.as_json(forecast)} if forecast else {}
-        whole |= {"data": [as_written(v._asdict()) for v in tried]} if data else {}
+        whole: dict[str, Any] = {"findings": [as_written(f._asdict()) | by for f in findings]}
+        if forecast:
+            whole["this_run"] = this_run.as_json(forecast)
+        if data:
+            whole["data"] = [as_written(v._asdict()) for v in tried]
         echo(json.dumps(whole))
     elif tried:
-        outcomes = Counter(verdict.outcome for verdict in tried)
         echo(", ".join(f"{mark}: {outcomes[name]}" for name, mark in MARKS.items()))
     elif data:
         echo("The data was not tried: correct these errors first.")
-    raise typer.Exit(int(failed or any(v.outcome == "failed" for v in tried)))
+    raise typer.Exit(int(failed or outcomes["failed"] > 0))
 
 
 def _tried(run: Preflight, checkout: Path, rows: str, model: str) -> Iterator[Verdict]:

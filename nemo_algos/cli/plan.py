@@ -4,7 +4,7 @@ import json
 import re
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from omegaconf import OmegaConf
@@ -90,34 +90,37 @@ def plan(
     change = remedy(p, accepts)
     sums = report.totals(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums, ends))
+    every = []
+    without = {}  # why there is no layout, by the number of nodes
     for n, (some, reason) in found.items():
         shown += report.ranking(n, some, reason, price)
+        every += some
+        if reason:
+            without[n] = reason
     found_steps = report.read_steps(own) if own else {}
     if found_steps:
         total = report.totals(p, int(sums["steps"]), price, found_steps["step"])
         shown += report.comparison(p, found_steps, total)
-    every = []
-    for some, _ in found.values():
-        every += some
     if html:
         report.write_page(html, [p, *every], shown, forecast_of(run))
         echo(f"page: {html}", err=True)
     if as_json:
-        more = {"change": change, "target": sums, "relative_errors": measured_errors()}
-        listed = {"layouts": [x.numbers() for x in every]} if counts else {}
-        reasons = (
-            {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
-        )
-        more |= {"measured_seconds": found_steps} if found_steps else {}
-        more |= {"step_seconds_by_mean_tokens": ends} if ends else {}
-        echo(json.dumps(p.numbers() | more | listed | reasons, indent=2))
+        more: dict[str, Any] = {"change": change, "target": sums}
+        more["relative_errors"] = measured_errors()
+        if found_steps:
+            more["measured_seconds"] = found_steps
+        if ends:
+            more["step_seconds_by_mean_tokens"] = ends
+        if counts:
+            more |= {"layouts": [x.numbers() for x in every], "none": without}
+        echo(json.dumps(p.numbers() | more, indent=2))
     else:
         console = Console(highlight=False)
         for part in shown:
             console.print(part, soft_wrap=isinstance(part, str) and not console.is_terminal)
         for line in lines(run, forecast_of(run), console.is_terminal):
             echo(line)
-    if any(reason for _, reason in found.values()):
+    if without:
         raise typer.Exit(1)
 
 

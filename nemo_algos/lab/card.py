@@ -78,7 +78,7 @@ def _sections(run: LoadedRun, base: str) -> Iterator[str]:
 
 
 def _name(method: Mapping[str, Any]) -> str:
-    return str(method.get("name") or "+".join(str(part) for part in method.values()))
+    return str(method.get("name") or "+".join(map(str, method.values())))
 
 
 def _method(block: Mapping[str, Any]) -> str:

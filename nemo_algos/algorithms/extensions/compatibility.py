@@ -42,8 +42,10 @@ def essence(method: Method) -> frozenset[Slot]:
 def misfits(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     """Everything; beside: the keys that are written in the method's own block."""
     yield from _unread(a, beside)
-    yield from (Finding("method", reason) for reason in _misfits(a))
-    yield from (Finding("rollout_correction", reason) for reason in two_policies(a))
+    for reason in _misfits(a):
+        yield Finding("method", reason)
+    for reason in two_policies(a):
+        yield Finding("rollout_correction", reason)
 
 
 def _replaced(a: Algorithm) -> dict[str, Component]:
@@ -57,9 +59,12 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     base = a.base
     components = _replaced(a)
     for slot, (method, params) in components.items():
-        for key in (k for k in params.non_default if slot not in slots(params, k)):
-            there = "Write it under method, or remove it."
-            advice = there if key in type(base.params).model_fields else "Remove it."
+        for key in params.non_default:
+            if slot in slots(params, key):
+                continue
+            advice = "Remove it."
+            if key in type(base.params).model_fields:
+                advice = "Write it under method, or remove it."
             yield Finding(
                 f"method.{slot}.{key}",
                 f"only the {slot} of {method.name} are used here, and they do not use it. {advice}",

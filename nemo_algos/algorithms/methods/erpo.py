@@ -84,7 +84,8 @@ def _sums(mask: Mask, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
     """[B,6] float64: tokens, and sums over them of the gate, open gates, |psi|, gap and gap^2."""
     import torch
 
-    tokens, is_open = (core.surrogate.token_counts(x) for x in (mask, gate > 0.5))
+    tokens = core.surrogate.token_counts(mask)
+    is_open = core.surrogate.token_counts(gate > 0.5)
     gates = (gate * core.surrogate.as_number(mask)).sum(1)  # 0.5 off the mask
     gap = gap.double()
     terms = (tokens, gates, is_open, psi.abs().sum(1), gap.sum(1), gap.square().sum(1))

@@ -67,17 +67,19 @@ def compared(before: Dump, after: Dump) -> Arrival:
     """What is in both, at two times. Zeros where nothing is."""
     first = _contexts(before)
     then = _contexts(after)
-    shared = [key for key in first if key in then]
-    if not shared:
+    pairs = []  # of what each has at first
+    repeats = []
+    for key, early in first.items():
+        if key in then:
+            pairs.append((early[0], then[key][0]))
+            repeats += [np.ptp(early, axis=0), np.ptp(then[key], axis=0)]
+    if not pairs:
         return Arrival(0, 0.0, 0.0, 0.0, 0.0, 0.0, False)
-    was = np.array([first[key][0] for key in shared])
-    now = np.array([then[key][0] for key in shared])
-    repeats = [np.ptp(first[key], axis=0) for key in shared]
-    repeats += [np.ptp(then[key], axis=0) for key in shared]
+    was, now = np.array(pairs).swapaxes(0, 1)
     moved = now - was
     most = np.max(repeats, axis=0)
     return Arrival(
-        contexts=len(shared),
+        contexts=len(pairs),
         sampler=float(np.abs(moved[:, 0]).mean()),
         trainer=float(np.abs(moved[:, 1]).mean()),
         apart=float(np.abs(moved[:, 1] - moved[:, 0]).mean()),

@@ -130,7 +130,7 @@ def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
         fill += at.bincount(minlength=len(fill))
         branches.append((at, column[followed], above[followed], token[followed], lengths[at] + s))
     ids, positions, filled, sees = _rows(experience, group, fill, branches)
-    row, column, after = (torch.cat(x) for x in zip(*nexts, strict=True))
+    row, column, after = map(torch.cat, zip(*nexts, strict=True))
     return Forest(ids, positions, filled, sees, row, column, after, place)
 
 

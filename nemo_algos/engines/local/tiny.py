@@ -268,12 +268,16 @@ def _mlp(layer: Layer, experts: int) -> dict[str, Tensor]:
 
 def hf_config(shape: Shape) -> dict[str, object]:
     """config.json for transformers."""
-    routed = shape.experts > 1
-    experts = {"num_local_experts": shape.experts, "num_experts_per_tok": EXPERTS_PER_TOKEN}
+    family: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if shape.experts > 1:
+        family = {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": shape.experts,
+            "num_experts_per_tok": EXPERTS_PER_TOKEN,
+        }
     return {
-        "architectures": ["MixtralForCausalLM" if routed else "LlamaForCausalLM"],
-        "model_type": "mixtral" if routed else "llama",
-        **(experts if routed else {}),
+        **family,
         "vocab_size": len(VOCABULARY),
         "hidden_size": shape.width,
         "num_hidden_layers": shape.layers,

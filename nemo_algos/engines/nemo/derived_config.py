@@ -6,7 +6,7 @@ from typing import Any
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import keep_advantages, token_log_ratio
 from nemo_algos.algorithms.record import TOKEN_INPUTS
-from nemo_algos.findings import Section, at, set_at, validate
+from nemo_algos.findings import Section, at, sections_of, set_at, validate
 
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)
@@ -122,8 +122,6 @@ def uses_gym(env: Any) -> bool:
 
 def data_sets(data: Any) -> Iterator[Mapping[str, Any]]:
     """The sections of `data` that name or describe a data set."""
-    for name in ("default", "train", "validation") if isinstance(data, Mapping) else ():
-        found = data.get(name) or []
-        for one in found if isinstance(found, list) else [found]:
-            if isinstance(one, Mapping):
-                yield one
+    if isinstance(data, Mapping):
+        for name in ("default", "train", "validation"):
+            yield from sections_of(data.get(name))

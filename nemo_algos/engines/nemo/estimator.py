@@ -264,7 +264,8 @@ def _kept_rows(
         if multiplier is None:
             return None
         return multiplier.bool()
-    tokens, sample = (m.bool() for m in masks)
+    tokens = masks[0].bool()
+    sample = masks[1].bool()
     return sample & (mask.bool().any(1) | ~tokens.any(1))
 
 

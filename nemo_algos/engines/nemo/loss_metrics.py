@@ -72,9 +72,8 @@ def send(
     """
     sums = _sums(algorithm, batch)
     # a correction may reject a whole optimizer batch
-    global_valid_toks, global_valid_seqs = (
-        n.clamp(min=1) for n in (global_valid_toks, global_valid_seqs)
-    )
+    global_valid_toks = global_valid_toks.clamp(min=1)
+    global_valid_seqs = global_valid_seqs.clamp(min=1)
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
     names = [*PER_TOKEN, *PER_SEQUENCE]

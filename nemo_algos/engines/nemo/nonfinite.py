@@ -23,7 +23,9 @@ CURE = (
 def in_batch(batch: Mapping[str, Any]) -> str:
     """What is wrong with a training batch's columns [B,S] on its response tokens; "" if nothing."""
     mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
-    for key in (name for name in COLUMNS if name in batch):
+    for key in COLUMNS:
+        if key not in batch:
+            continue
         bad = mask & ~batch[key].isfinite()
         if bad.any():
             row, position = bad.nonzero()[0].tolist()

@@ -121,14 +121,16 @@ class ControllerImpl(Stock):
             sampled=read["generation_logprobs"],
             prompts=prompts(read["input_ids"], read["token_mask"]),
         )
-        bypass = self._algorithm.correction.bypass_mode
-        sampled = {"prev_logprobs": read["generation_logprobs"]} if bypass else {}
-        if sampled:  # in bypass mode nobody else writes prev_logprobs, which the stage may read
+        sampled = {}
+        if self._algorithm.correction.bypass_mode:
+            # nobody else writes prev_logprobs, which the stage may read
+            sampled["prev_logprobs"] = read["generation_logprobs"]
             await self._write(meta, sampled)
         meta, trained = await super()._advantage_stage(meta)
         if trained:
             reread = ["sample_mask"]  # the stage may have masked out rows
-            reread += ["advantages"] if self._trainer.traces else []
+            if self._trainer.traces:
+                reread.append("advantages")
             read |= await self._read(meta, reread)
             written = self._written(read)
             self._trainer.take(read, written | sampled)
@@ -140,9 +142,9 @@ class ControllerImpl(Stock):
         estimator: Estimator = self._advantage_estimator
         masks = estimator.masks_for(read["token_mask"], read["sample_mask"])
         own = columns.widen(estimator.signals_for(), read["token_mask"].shape)
-        for term in (columns.PREFIX + each.key for each in self._algorithm.terms):
+        for each in self._algorithm.terms:
             # a term's weights already are a mean's: undo the workers' division by the step's count
-            own[term] *= self._divisor(read | masks)
+            own[columns.PREFIX + each.key] *= self._divisor(read | masks)
         return own | masks
 
     def _divisor(self, data: dict[str, Tensor]) -> Tensor:
@@ -155,9 +157,13 @@ class ControllerImpl(Stock):
     def _fields(self) -> list[str]:
         """The columns that the method, the monitor, its dumps and traces read."""
         names = ["input_ids", "generation_logprobs", "token_mask", "sample_mask"]
-        names += [] if self._algorithm.correction.bypass_mode else ["prev_logprobs"]
-        names += ["input_lengths"] if self._trainer.traces else []
-        return names + ([ENTROPY] if "entropy" in self._algorithm.needs else [])
+        if not self._algorithm.correction.bypass_mode:
+            names.append("prev_logprobs")
+        if self._trainer.traces:
+            names.append("input_lengths")
+        if "entropy" in self._algorithm.needs:
+            names.append(ENTROPY)
+        return names
 
     async def _read(self, meta: Any, fields: list[str]) -> dict[str, Tensor]:
         data = await self._call_dp("get_samples", **_place(meta), select_fields=fields)

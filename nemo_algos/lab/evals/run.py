@@ -166,7 +166,8 @@ def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
 def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:
     """Training's own functions are code, which a folder may not bring: they have to be named."""
     trained = config.trained
-    for name in (each.benchmark.name for each in loaded if trained):
+    for each in loaded:
+        name = each.benchmark.name
         verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
         if trained and trained.rewards not in ([], [verifier]):
             console.print(
@@ -219,12 +220,14 @@ def _refuse_refusals(store: Store) -> None:
 
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
-    unverified = store.unverified()
-    store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in unverified if g.refused)
+    refused = []
     given = []
-    for p, g in unverified:
-        if not g.refused:
+    for p, g in store.unverified():
+        if g.refused:
+            refused.append((p, g, Verdict(0.0, "error", g.finish)))
+        else:
             given.append((p, g))
+    store.judge(refused)
     with (
         _progress("verified", len(given), console) as advance,
         VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,
@@ -239,11 +242,13 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
             chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)
             advance(len(chunk))
-    unjudged = [v for _, _, v in store.judged() if v and v.status != "ok"]
-    for status, number in Counter(v.status for v in unjudged).items():
-        first = next(v.detail for v in unjudged if v.status == status) or "-"
+    details: dict[str, list[str]] = {}  # of those that are not judged
+    for _, _, verdict in store.judged():
+        if verdict and verdict.status != "ok":
+            details.setdefault(verdict.status, []).append(verdict.detail)
+    for status, said in details.items():
         console.print(
-            f"warning: {number} verdicts are {status}; the first one: {first}",
+            f"warning: {len(said)} verdicts are {status}; the first one: {said[0] or '-'}",
             markup=False,
             soft_wrap=True,
         )

@@ -153,34 +153,29 @@ class Store:
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
         """The problems whose samples are all judged. Raises ValueError where there is none."""
         problems = list[Problem]()
-        generations = list[list[Generation]]()
-        verdicts = list[list[Verdict]]()
+        responses = list[list[str]]()
+        answers = []
+        tokens = []
+        finished = []
+        rewards = []
+        statuses = Counter[str]()
         for problem in self.problems:
             drawn, judged = self._complete(problem)
-            if len(judged) == self.samples:
-                problems.append(problem)
-                generations.append(drawn)
-                verdicts.append(judged)
+            if len(judged) != self.samples:
+                continue
+            problems.append(problem)
+            responses.append([generation.response for generation in drawn])
+            tokens.append([generation.tokens for generation in drawn])
+            finished.append([FINISHED.get(generation.finish, 0.0) for generation in drawn])
+            rewards.append([verdict.reward for verdict in judged])
+            statuses.update(verdict.status for verdict in judged)
+            if answer_of:
+                answers.append(list(map(answer_of, responses[-1])))
         if not problems:
             raise ValueError(
                 f"{self.folder}: no problem has all {self.samples} responses. Run the evaluation "
                 "again."
             )
-        responses = []
-        answers = []
-        tokens = []
-        finished = []
-        for row in generations:
-            responses.append([generation.response for generation in row])
-            if answer_of:
-                answers.append([answer_of(generation.response) for generation in row])
-            tokens.append([generation.tokens for generation in row])
-            finished.append([FINISHED.get(generation.finish, 0.0) for generation in row])
-        rewards = []
-        statuses = Counter[str]()
-        for row in verdicts:
-            rewards.append([verdict.reward for verdict in row])
-            statuses.update(verdict.status for verdict in row)
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=problems,

@@ -386,9 +386,10 @@ class Search:
         exact = self.forwards[0][0]
         if network is not exact and start.level > self.most:
             # a record in float32 tells apart what bf16's rounding does not
-            for trial in [one for one in trials if one.level <= self.most]:
-                logits = recompute(exact, some, trial.state.changes)
-                trials.append(side.reached(trial.state, logits))
+            for trial in list(trials):
+                if trial.level <= self.most:
+                    logits = recompute(exact, some, trial.state.changes)
+                    trials.append(side.reached(trial.state, logits))
         return trials, start.level
 
 

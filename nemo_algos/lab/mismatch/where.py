@@ -95,13 +95,19 @@ def _columns(t: Responses) -> dict[str, Array]:
     columns = {"place": t.column("place"), "token id": t.column("tokens")}
     if t.age is not None:
         columns["age of the weights"] = t.age[t.row]
-    prompts = [r.prompt.tobytes() for r in t.each]
-    first = {prompt: i for i, prompt in reversed([*enumerate(prompts)])}
+    first: dict[bytes, int] = {}  # the first response to each prompt
+    prompts = []
+    begins = []
+    lengths = []
+    for i, r in enumerate(t.each):
+        prompts.append(first.setdefault(r.prompt.tobytes(), i))
+        begins.append(r.begin)
+        lengths.append(len(r.at))
     if len(first) < len(prompts):
-        columns[PROMPT] = np.array([first[prompt] for prompt in prompts])[t.row]
-    columns["prompt length"] = np.array([r.begin for r in t.each])[t.row]
+        columns[PROMPT] = np.array(prompts)[t.row]
+    columns["prompt length"] = np.array(begins)[t.row]
     columns["response"] = t.row
-    columns["response length"] = np.array([len(r.at) for r in t.each])[t.row]
+    columns["response length"] = np.array(lengths)[t.row]
     return columns
 
 

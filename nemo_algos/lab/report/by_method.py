@@ -35,7 +35,7 @@ def table(groups: Sequence[Group]) -> Table | None:
             names |= dict.fromkeys(results)
     seeds = []
     for by_seed in columns:
-        seeds.append(TableCell(str(len(by_seed)), ", ".join(str(seed) for seed in by_seed)))
+        seeds.append(TableCell(str(len(by_seed)), ", ".join(map(str, by_seed))))
     rows = [("seeds", seeds)]
     for name in names:
         rows.append((name, [_cell(name, by_seed, columns[0]) for by_seed in columns]))

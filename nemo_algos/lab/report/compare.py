@@ -34,7 +34,8 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
         raise ValueError("the runs have no problem in common. Evaluate both on one benchmark.")
-    before, after = (_align(run["correct"], run, ids) for run in (base, tuned))
+    before = _align(base["correct"], base, ids)
+    after = _align(tuned["correct"], tuned, ids)
     means = [_align(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
     gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)

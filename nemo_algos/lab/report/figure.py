@@ -181,7 +181,8 @@ def _line(axes: Any, line: Line) -> None:
     if len(y) <= FEW:
         axes.plot(line.x, y, "o", color=line.color, markersize=4)
     if line.low is not None and line.high is not None:
-        low, high = (running_mean(np.asarray(b, float), line.smooth) for b in (line.low, line.high))
+        low = running_mean(np.asarray(line.low, float), line.smooth)
+        high = running_mean(np.asarray(line.high, float), line.smooth)
         style = {"color": line.color, "alpha": 0.14, "linewidth": 0, "gid": "band"}
         axes.fill_between(line.x, low, high, **style)
 

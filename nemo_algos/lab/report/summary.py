@@ -95,7 +95,7 @@ def _labels(runs: Sequence[LoadedRun]) -> list[str]:
 
 def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:
     method = run.config.get("method") or {}
-    written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
+    written = method.get("name") or "+".join(map(str, method.values())) or MISSING
     parameters = "\n".join(f"{k}={v}" for k, v in method.items() if k != "name")
     logged = set[float]()
     for steps, _ in run.metrics.values():

@@ -165,7 +165,7 @@ def figures(groups: Sequence[Group]) -> tuple[list[Figure], list[str]]:
                 lines.append(line)
         if not lines:
             continue
-        if all(_is_zero(line) for line in lines):
+        if all(map(_is_zero, lines)):
             zero.append(chart.title)
             continue
         drawn.append(

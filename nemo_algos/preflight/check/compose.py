@@ -94,7 +94,7 @@ def _by_index(own: Any, base: Any) -> Any:
     """`own`, with a whole list where it names NeMo-RL's elements (`policy.scheduler.0.name`)."""
     if not own or not isinstance(own, Mapping):
         return own
-    if isinstance(base, list) and own.keys() <= {str(place) for place in range(len(base))}:
+    if isinstance(base, list) and own.keys() <= set(map(str, range(len(base)))):
         elements = OmegaConf.create(base)
         for place, value in own.items():
             OmegaConf.update(elements, str(place), value)

@@ -1,13 +1,13 @@
 """Which keys NeMo-RL's config has: those of its example configs and of its types."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 from typing import Any
 
 import yaml
 
 from nemo_algos.engines.nemo.derived_config import AMONG, OURS, is_vlm
-from nemo_algos.findings import Finding, UnknownKey, as_names, at, did_you_mean
+from nemo_algos.findings import Finding, UnknownKey, as_names, at, did_you_mean, sections_of
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.release import Release, config_files
 from nemo_algos.preflight.check.rules.fp8 import POW2
@@ -73,12 +73,14 @@ def unknown_keys(
 def _examples(release: Release) -> dict[str, str]:
     """The keys of NeMo-RL's own configs, each with one that has it."""
     found: dict[str, str] = {}
-    for name, file in config_files(release.root).items() if release.root else ():
+    if release.root is None:
+        return found
+    for name, file in config_files(release.root).items():
         try:
             plain = yaml.load(file.read_bytes(), yaml.CSafeLoader)
         except yaml.YAMLError:  # a template, say
             continue
-        for path in _paths(plain) if isinstance(plain, Mapping) else ():
+        for path in _paths(plain):
             found.setdefault(path, name)
     return found
 
@@ -100,24 +102,25 @@ def _unknown(
 
 
 def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], release: Release) -> set[str]:
-    known = {
-        *_paths(base),
-        *UNDECLARED,
-        *release.declared,
-        *OURS,
-        *AMONG,
-        *(f"{section}._override_" for section in base),
-        *(f"data.{split}.{key}" for split in SPLITS for key in release.data_set_keys),
-        *(f"env.{name}" for name in (*FLAGS, *FOREIGN, *release.environments)),
-    }
+    known = {*_paths(base), *UNDECLARED, *release.declared, *OURS, *AMONG}
+    known |= _below("env", (*FLAGS, *FOREIGN, *release.environments))
+    for section in base:
+        known.add(f"{section}._override_")
+    for split in SPLITS:
+        known |= _below(f"data.{split}", release.data_set_keys)
     for name in release.environments:
-        known |= {f"env.{name}.{key}" for key in _environment(release, name)}
+        known |= _below(f"env.{name}", _environment(release, name))
     if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name
-        keys = _environment(release, "vlm")
-        for section in (base.get("env"), written.get("env")):
-            for name in section if isinstance(section, Mapping) else ():
-                known |= {f"env.{name}", *(f"env.{name}.{key}" for key in keys)}
+        for section in sections_of([base.get("env"), written.get("env")]):
+            known |= _below("env", section)
+            for name in section:
+                known |= _below(f"env.{name}", _environment(release, "vlm"))
     return known
+
+
+def _below(section: str, keys: Iterable[str]) -> set[str]:
+    """The paths of a section's keys."""
+    return {f"{section}.{key}" for key in keys}
 
 
 def _vlm(*configs: Mapping[Any, Any]) -> bool:
@@ -139,7 +142,7 @@ def _environment(release: Release, name: str) -> list[str]:
     """The keys of an environment's section, also those within its reward functions."""
     keys = list(release.environments.get(name, ()))
     if "reward_functions" in keys:
-        keys += [f"reward_functions.{below}" for below in REWARD_FUNCTION]
+        keys += _below("reward_functions", REWARD_FUNCTION)
     return keys
 
 
@@ -198,10 +201,8 @@ def _open(path: str, known: Set[str]) -> bool:
     return bool(parent) and free and (parent in known or _open(parent, known))
 
 
-def _paths(section: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in section.items():
-        path = f"{prefix}{key}"
-        yield path
-        for below in value if isinstance(value, list) else [value]:
-            if isinstance(below, Mapping):
-                yield from _paths(below, f"{path}.")
+def _paths(value: Any, prefix: str = "") -> Iterator[str]:
+    for section in sections_of(value):
+        for key, below in section.items():
+            yield f"{prefix}{key}"
+            yield from _paths(below, f"{prefix}{key}.")

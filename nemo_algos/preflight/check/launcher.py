@@ -52,7 +52,9 @@ def compose(written: DictConfig) -> Launch:
         if key not in OURS:
             plain[key] = value
     remarks = refuse(findings)
-    epochs, period, prompts = (_take(plain, key) for key in (EPOCHS, TRACE, TRACED))
+    epochs = _take(plain, EPOCHS)
+    period = _take(plain, TRACE)
+    prompts = _take(plain, TRACED)
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None

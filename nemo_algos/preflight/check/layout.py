@@ -80,6 +80,13 @@ class Run:
         return f"policy.{self.layout.backend}_cfg"
 
     @property
+    def adapters(self) -> str:
+        """The path of its LoRA adapters."""
+        if self.layout.backend == "megatron":
+            return f"{MEGATRON}.peft"
+        return f"{DTENSOR}.lora_cfg"
+
+    @property
     def rollouts(self) -> int:
         """Sequences per step."""
         return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]

@@ -368,17 +368,21 @@ def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
                 for key, kind in fields(Section(owner, node)).items():
                     yield key
                     for section in kind.sections:
-                        yield from (f"{key}.{below}" for below in fields(section))
+                        for below in fields(section):
+                            yield f"{key}.{below}"
 
 
 def _data_set_keys(root: Path) -> Iterator[str]:
     """What the constructors of NeMo-RL's data sets name: the keys of a data set's section."""
     for file in sorted((root / "nemo_rl" / "data" / "datasets" / "response_datasets").glob("*.py")):
-        classes = [n for n in parsed(file).body if isinstance(n, ast.ClassDef)]
-        for node in (method for kind in classes for method in kind.body):
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                named = (a.arg for a in [*node.args.args[1:], *node.args.kwonlyargs])
-                yield from (name for name in named if name not in GIVEN)
+        for kind in parsed(file).body:
+            if not isinstance(kind, ast.ClassDef):
+                continue
+            for method in kind.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    for argument in [*method.args.args[1:], *method.args.kwonlyargs]:
+                        if argument.arg not in GIVEN:
+                            yield argument.arg
 
 
 READS = "the single controller reads "
@@ -406,9 +410,12 @@ def _holds(root: Path, fact: str) -> bool:
     where, code = CODE[fact]
     function = _function(root, where)
     wanted = _without_message(ast.parse(code).body[0])
-    nodes = ast.walk(function) if function is not None else ()
-    alike = (_without_message(node) for node in nodes if isinstance(node, type(wanted)))
-    return any(ast.dump(node) == ast.dump(wanted) for node in alike)
+    if function is None:
+        return False
+    for node in ast.walk(function):
+        if isinstance(node, type(wanted)) and ast.dump(_without_message(node)) == ast.dump(wanted):
+            return True
+    return False
 
 
 def _without_message(node: ast.AST) -> ast.AST:

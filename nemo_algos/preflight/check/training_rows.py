@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.engines.data.rows import Row, load
+from nemo_algos.findings import sections_of
 from nemo_algos.preflight.check.layout import Run
 
 READ = (".csv", ".json", ".jsonl", ".parquet")
@@ -20,10 +21,8 @@ def datasets(run: Run) -> list[tuple[str, dict[str, Any]]]:
     default = run["data.default"] or {}
     sets = []
     for name in ("train", "validation"):
-        found = run[f"data.{name}"] or []
-        for one in found if isinstance(found, list) else [found]:
-            if isinstance(one, Mapping):
-                sets.append((f"data.{name}", {**default, **one}))
+        for one in sections_of(run[f"data.{name}"]):
+            sets.append((f"data.{name}", {**default, **one}))
     return sets
 
 
@@ -49,7 +48,9 @@ def split_off(size: float, rows: int) -> int:
 def training_rows(run: Run) -> list[int]:
     """Rows of each training set, less those split off; none where one is not known."""
     left = list[int]()
-    for data in (data for path, data in datasets(run) if path == "data.train"):
+    for path, data in datasets(run):
+        if path != "data.train":
+            continue
         rows = SMALL.get(str(data.get("dataset_name")), 0) or len(rows_of(data) or ())
         size = data.get("split_validation_size") or 0
         if not rows or not is_number(size):

@@ -43,11 +43,12 @@ def batch_of(run: Planned) -> Batch:
     group = run[GROUP]
     low, high = _weights(run)
     epochs = run["grpo.num_update_epochs"]
+    if not isinstance(epochs, int) or epochs <= 0:
+        epochs = 1
     return Batch(
         prompts=run["grpo.num_prompts_per_step"],
         responses=group,
-        updates=(epochs if isinstance(epochs, int) and epochs > 0 else 1)
-        * max(1, run.rollouts // max(1, run["policy.train_global_batch_size"])),
+        updates=epochs * max(1, run.rollouts // max(1, run["policy.train_global_batch_size"])),
         flat=flat(group, 0.5),
         error=tuple(probability_error(gap) for gap in GAPS),
         kept=tuple(kept(gap, low, high) for gap in GAPS),
@@ -68,17 +69,24 @@ def kept(gap: float, low: float, high: float) -> float:
     """The share of the weights exp(d) from low to high, for normal d of that standard deviation."""
     if gap == 0:
         return float(low <= 1 <= high)
-    below = NormalDist().cdf(log(high) / gap) if high > 0 else 0.0
-    above = NormalDist().cdf(log(low) / gap) if low > 0 else 0.0
-    return max(0.0, below - above)
+    return max(0.0, _below(high, gap) - _below(low, gap))
+
+
+def _below(weight: float, gap: float) -> float:
+    """The share of the weights exp(d) that are lower."""
+    if weight > 0:
+        return NormalDist().cdf(log(weight) / gap)
+    return 0.0
 
 
 def _weights(run: Planned) -> tuple[float, float]:
     """The weights that NeMo-RL's correction leaves as they are."""
     if not run[CORRECTION] or not run[KIND]:
         return 0.0, float("inf")
-    high = run[RATIO]
-    return run[f"{RATIO}_min"] or 0.0, float("inf") if high is None else high
+    low = run[f"{RATIO}_min"] or 0.0
+    if run[RATIO] is None:
+        return low, float("inf")
+    return low, run[RATIO]
 
 
 def masked_sequences(run: Planned) -> Iterator[Finding]:

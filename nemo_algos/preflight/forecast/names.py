@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_algos.findings import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean, sections_of
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 OF_PARTS = "env.math_multi_reward."
@@ -39,10 +39,11 @@ def _looked_up(run: InNeMoRL, key: str) -> Iterator[tuple[str, Any]]:
     }
     if any(off and key.startswith(section) for section, off in unread.items()):
         return
-    written = run[key] if "." in key else None
-    for name in written if isinstance(written, list) else [written]:
-        if name is not None:
-            yield key, name
+    if "." in key:
+        written = run[key]
+        for name in written if isinstance(written, list) else [written]:
+            if name is not None:
+                yield key, name
     for path, data in run.data_sets:
         name = str(data.get(key, "."))  # with a dot a class of one's own
         if key == "processor" or "." not in name or name in run.nemo_rl.fields:
@@ -56,16 +57,16 @@ def _looked_up(run: InNeMoRL, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _environments(run: InNeMoRL) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    found = {}
     for name, section in (run["env"] or {}).items():
-        found[f"env.{name}"] = section
-    yield from ((path, one) for path, one in found.items() if isinstance(one, Mapping))
+        if isinstance(section, Mapping):
+            yield f"env.{name}", section
 
 
 def _functions(section: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     given = section.get(FUNCTIONS)
-    listed = given if isinstance(given, list) else []
-    return [one for one in listed if isinstance(one, Mapping)]
+    if isinstance(given, list):
+        return sections_of(given)
+    return []
 
 
 def weights(run: InNeMoRL) -> Iterator[Finding]:

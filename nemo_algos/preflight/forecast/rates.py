@@ -354,9 +354,12 @@ def walk_of_torch(section: Mapping[str, Any]) -> Walk:
 
 def walk_of_megatron(section: Mapping[str, Any]) -> Walk:
     """Steps of Megatron's adam or sgd, from a weight of 1."""
-    first, second = (section.get(f"adam_beta{n}") for n in (1, 2))
-    first = 0.9 if first is None else first
-    second = 0.999 if second is None else second
+    first = section.get("adam_beta1")
+    if first is None:
+        first = 0.9
+    second = section.get("adam_beta2")
+    if second is None:
+        second = 0.999
     eps = section.get("adam_eps") or 1e-8
     plain = section.get("optimizer") == "sgd"
 

@@ -237,7 +237,8 @@ def punishments(run: Planned) -> Iterator[Finding]:
 
 def advantages(run: Planned) -> Iterator[Finding]:
     """Clipped advantages still tell right from wrong."""
-    low, high = (run[f"grpo.advantage_clip_{side}"] for side in ("low", "high"))
+    low = run["grpo.advantage_clip_low"]
+    high = run["grpo.advantage_clip_high"]
     if low is not None and high is not None and low >= high:
         yield error("grpo.advantage_clip_low", f"{low:g} is not below the upper limit {high:g}.")
     elif low is not None and low >= 0:

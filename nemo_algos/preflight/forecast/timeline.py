@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nemo_algos.findings import Finding, at, did_you_mean
+from nemo_algos.findings import Finding, at, did_you_mean, sections_of
 from nemo_algos.preflight.forecast.planned import (
     ENDLESS,
     TRIAL,
@@ -105,7 +105,8 @@ def validations(run: Planned) -> Iterator[Finding]:
 
 def training_rows(run: Planned) -> Iterator[Finding]:
     """Validation is on other rows than training."""
-    trained, held = (_named(run, part) for part in ("train", "validation"))
+    trained = _named(run, "train")
+    held = _named(run, "validation")
     if trained & held:
         yield warning(
             "data.validation",
@@ -115,11 +116,10 @@ def training_rows(run: Planned) -> Iterator[Finding]:
 
 
 def _named(run: Planned, part: str) -> set[tuple[str, ...]]:
-    written = run[f"data.{part}"] or []
     named = set()
     keys = ("dataset_name", "data_path", "split", "subset")
-    for one in written if isinstance(written, list) else [written]:
-        if isinstance(one, dict) and one.get("dataset_name"):
+    for one in sections_of(run[f"data.{part}"]):
+        if one.get("dataset_name"):
             named.add(tuple(str(one.get(key)) for key in keys))
     return named
 

@@ -332,31 +332,29 @@ def on_host(run: Setup) -> dict[str, float]:
     p = run.layout
     made = training(run)
     s = made.states
-    ranks = range(p.pipeline)
-    whole = [_states(made, rank) for rank in ranks]
-    parts = [states(made, rank) for rank in ranks]
-    compared = run["loss_fn.reference_policy_kl_penalty"]
+    compared = bool(run["loss_fn.reference_policy_kl_penalty"])
     updated = s.on_host * s.host_bytes / (s.main + s.moments)
-    moved = [0.0]
-    if made.recompute.offloaded:
-        stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
-        for r in ranks:
-            kept = activations(stays, r)["activations"]
-            moved.append(kept - activations(made, r)["activations"])
-    waiting = run[LOGPROB_OFFLOADS] and not p.colocated
-    each = {
-        "reference weights": max(w["weights"] for w in whole) if compared else 0.0,
-        "weights": max(w["weights"] - g["weights"] for w, g in zip(whole, parts, strict=True)),
-        "gradients": max(
-            w["gradients"] - g["gradients"] for w, g in zip(whole, parts, strict=True)
-        ),
-        "optimizer": updated * max(w["optimizer"] for w in whole),
-        "activations": max(moved),
-        "optimizer during log-probs": max(g["optimizer"] for g in parts) if waiting else 0.0,
-        "offloaded while generating": max(g["weights"] + g["optimizer"] for g in parts)
-        if p.colocated
-        else 0.0,
-        "engine": (run[ENGINE_OFFLOADS] or 0) * GIB
-        + (run[CACHE_OFFLOADS] or 0) * GIB / (p.generation_tensor * p.generation_pipeline),
-    }
-    return {name: p.gpus_per_node * size for name, size in each.items()}
+    waiting = bool(run[LOGPROB_OFFLOADS]) and not p.colocated
+    cache = (run[CACHE_OFFLOADS] or 0) * GIB / (p.generation_tensor * p.generation_pipeline)
+    stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
+    most: dict[str, float] = {}
+    for rank in range(p.pipeline):
+        whole = _states(made, rank)
+        part = states(made, rank)
+        moved = 0.0
+        if made.recompute.offloaded:
+            kept = activations(stays, rank)["activations"]
+            moved = max(0.0, kept - activations(made, rank)["activations"])
+        each: dict[str, float] = {
+            "reference weights": compared * whole["weights"],
+            "weights": whole["weights"] - part["weights"],
+            "gradients": whole["gradients"] - part["gradients"],
+            "optimizer": updated * whole["optimizer"],
+            "activations": moved,
+            "optimizer during log-probs": waiting * part["optimizer"],
+            "offloaded while generating": p.colocated * (part["weights"] + part["optimizer"]),
+            "engine": (run[ENGINE_OFFLOADS] or 0) * GIB + cache,
+        }
+        for name, size in each.items():
+            most[name] = max(most.get(name, size), size)
+    return {name: p.gpus_per_node * size for name, size in most.items()}

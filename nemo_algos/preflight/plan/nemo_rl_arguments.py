@@ -156,8 +156,8 @@ def _states(run: Setup) -> States:
     fp32 = run.backend("distributed_data_parallel_config.grad_reduce_in_fp32")
     aware = run.backend("optimizer.use_precision_aware_optimizer")
     offloaded = run.backend("optimizer.optimizer_offload_fraction") or 0.0
-    fp8 = "fp8_cfg.enabled", "fp8_cfg.fp8_param"
-    enabled, replaces = (bool(run.backend(key)) for key in fp8)
+    enabled = bool(run.backend("fp8_cfg.enabled"))
+    replaces = bool(run.backend("fp8_cfg.fp8_param"))
     return States(
         linear_copies=2 * enabled - 2 * (enabled and replaces),  # along rows and columns
         gradient=4 if fp32 else 2,

@@ -160,7 +160,8 @@ def tables(
     table.add_row()
     yield table
     yield _lengths(p, ends)
-    peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
+    peak = measured_errors()["peak"]
+    time = measured_errors()["time"]
     yield (
         f"Ranges: the error that 90 % of unseen tests of Megatron-LM stayed within (memory "
         f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "

@@ -213,7 +213,7 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
     Raises as `sbatch` does, with the jobs that were submitted before.
     """
     answers: list[str] = []
-    for run in (run for run in runs for _ in range(chain)):
+    for run, _ in itertools.product(runs, range(chain)):
         try:
             with write_run(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
@@ -227,8 +227,8 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
 def by_hand(job: Job) -> Iterator[Finding]:
     """What sbatch would take over the script's own lines, were it not called from here."""
     same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
-    for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
-        if os.environ[name] != same.get(name):
+    for name in sorted(os.environ):
+        if name.startswith("SBATCH_") and os.environ[name] != same.get(name):
             yield note(
                 name,
                 "this variable is set, and sbatch lets it override the script. Unset it, or use "

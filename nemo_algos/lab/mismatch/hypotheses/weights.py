@@ -186,7 +186,9 @@ def lora(folder: Path, network: Network) -> Weights:
     scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
     parameters = dict(network.model.named_parameters())
     added = {}
-    for name in (name for name in found if ".lora_A" in name):
+    for name in found:
+        if ".lora_A" not in name:
+            continue
         own = name.split(".lora_A")[0].removeprefix("base_model.model.") + ".weight"
         a = found[name]
         b = found.get(name.replace("lora_A", "lora_B"))

@@ -81,7 +81,9 @@ def unread(run: LocalRun) -> Iterator[Finding]:
     reasons |= dict.fromkeys(others, f"{run.model} does not support it")
     if tiny and run["policy.precision"] == "bfloat16":
         yield error("policy.precision", f"{run.model} only computes in float32. Remove it.")
-    yield from (error(k, f"{why}. Remove it.") for k, why in reasons.items() if run.changed(k))
+    for key, why in reasons.items():
+        if run.changed(key):
+            yield error(key, f"{why}. Remove it.")
 
 
 def lora(run: LocalRun) -> Iterator[Finding]:
@@ -239,8 +241,9 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
             names = ", ".join(sorted(known))
             yield error(path, f"must have one weight for each of {names}, got {len(weights)}")
         return
-    for name in (n for n in weights if known and n not in known):
-        yield error(f"{path}.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
+    for name in weights:
+        if known and name not in known:
+            yield error(f"{path}.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
 
 
 def unit_rewards(run: LocalRun) -> Iterator[Finding]:

@@ -98,12 +98,14 @@ def derived_keys(run: Preflight) -> Iterator[Finding]:
     keys = []
     for key in type(params).model_fields:
         if "clip" in key and key != "dual_clip":
-            keys.append(key)
-    own = ", ".join(f"`method.{key}`" for key in keys)
-    clips = f"the method clips. Remove it.{f' {method.name} has {own}.' if own else ''}"
+            keys.append(f"`method.{key}`")
+    clips = "the method clips. Remove it."
+    if keys:
+        clips += f" {method.name} has {', '.join(keys)}."
     reasons = SET_BY_METHOD | {"ratio_clip_min": clips, "ratio_clip_max": clips}
-    for key in [key for key in SET_BY_METHOD if key in (run.written.get("loss_fn") or {})]:
-        yield Finding(f"loss_fn.{key}", reasons[key])
+    for key in SET_BY_METHOD:
+        if key in (run.written.get("loss_fn") or {}):
+            yield Finding(f"loss_fn.{key}", reasons[key])
     if run["loss_fn.reference_policy_kl_type"] == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
         yield Finding(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.engines.nemo.derived_config import GYM, is_vlm, uses_gym
-from nemo_algos.findings import Finding, did_you_mean
+from nemo_algos.findings import Finding, did_you_mean, sections_of
 from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
@@ -41,12 +41,10 @@ def environments(run: Preflight) -> Iterator[Finding]:
     """A dataset's environment is configured, and one's own environment is a dataset's."""
     known = sorted(run["env"] or {})
     named = {str(data.get("env_name")): path for path, data in datasets(run)}
-    own = run.written.get("env") or {}
-    for name in (
-        own.keys() - {*named, *run.nemo_rl.environments, *FOREIGN}
-        if isinstance(own, Mapping)
-        else ()
-    ):
+    own = run.written.get("env")
+    if not isinstance(own, Mapping):
+        own = {}
+    for name in own.keys() - {*named, *run.nemo_rl.environments, *FOREIGN}:
         if isinstance(own[name], Mapping):
             near = did_you_mean(str(name), sorted({*named, *run.nemo_rl.environments}))
             yield error(
@@ -96,17 +94,23 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
         found = asked(run, data)
         if environment(run, data) not in MATH or found is None:
             continue
-        choice = run[f"{env}.verifier_type"] not in (None, "math")
-        key = "verifier_type" if choice else "math_verify_impl"
-        wanted = "Answer:" if choice else VERIFIERS.get(run[f"{env}.math_verify_impl"], "boxed")
-        wanted = "<answer>" if data.get("env_name") == OF_PARTS else wanted
+        key = "math_verify_impl"
+        wanted = VERIFIERS.get(run[f"{env}.{key}"], "boxed")
+        cure = "Change it, or change"
+        for name, form in VERIFIERS.items():
+            if form in found:
+                cure = f"Set it to {name}, or change"
+        if run[f"{env}.verifier_type"] not in (None, "math"):
+            key = "verifier_type"
+            wanted = "Answer:"
+            cure = "Change it, or change"
+        if data.get("env_name") == OF_PARTS:
+            wanted = "<answer>"
+            cure = "Change"
         if wanted not in found:
             form = " and ".join(found) or "no answer format"
             what = f"the verifier reads `{wanted}`, but the prompts of {path} ask for {form}"
             say = error if wanted == "Answer:" else warning
-            fitting = next((name for name, form in VERIFIERS.items() if form in found), None)
-            cure = f"Set it to {fitting}" if fitting and not choice else "Change it"
-            cure = "Change" if wanted == "<answer>" else f"{cure}, or change"
             yield say(
                 f"{env}.{key}",
                 f"{what}. Responses in that format score 0. {cure} `data.default.prompt_file`.",
@@ -115,17 +119,17 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
 
 def unread_keys(run: Preflight) -> Iterator[Finding]:
     """Keys of NeMo-RL's other trainers, which GRPO takes and does not read."""
-    written = run.written.get("data")
-    section = written if isinstance(written, Mapping) else {}
+    section = run.written.get("data")
+    if not isinstance(section, Mapping):
+        return
     found = []
     for key in section:
         if key in OF_SFT:
             found.append(f"data.{key}")
     for split in SPLITS:
-        sets = section.get(split) or {}
-        for one in sets if isinstance(sets, list) else [sets]:
+        for one in sections_of(section.get(split)):
             for key in OF_PAIRS:
-                if isinstance(one, Mapping) and key in one:
+                if key in one:
                     found.append(f"data.{split}.{key}")
     for path in dict.fromkeys(found):
         yield warning(path, "GRPO does not read this key of NeMo-RL's other trainers. Remove it.")

@@ -72,8 +72,9 @@ def fp8_rollouts(run: Preflight) -> Iterator[Finding]:
         yield Finding(
             f"{VLLM}.is_mx", f"it only applies to FP8 rollouts. Set `{VLLM}.precision: fp8`."
         )
-    for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
-        if run[path] is False:
+    for key in POW2:
+        path = f"{VLLM}.{key}"
+        if mx and run[path] is False:
             yield Finding(path, "mxfp8 scales are always powers of 2. Remove it.")
     if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8"):
         for path, value in KV_CACHE:

@@ -17,7 +17,7 @@ from nemo_algos.findings import Finding, did_you_mean
 from nemo_algos.preflight.check.decoder import modules
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, warning
-from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT
+from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER
 from nemo_algos.preflight.forecast.rates import rate_key
 
 DIGITS = {"bfloat16": 8, "float16": 11}  # of a significand, the implicit one included
@@ -186,9 +186,8 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
     epochs = run["grpo.num_update_epochs"] or 1
     batch = run["policy.train_global_batch_size"]
     steps = max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
-    noise, straight = (
-        unchanged(weights, adapter.update(rate * moves), digits) for moves in (sqrt(steps), steps)
-    )
+    noise = unchanged(weights, adapter.update(rate * sqrt(steps)), digits)
+    straight = unchanged(weights, adapter.update(rate * steps), digits)
     if noise > 0.5:
         source = "the model's weights" if measured else "weights of standard deviation 0.02"
         yield warning(
@@ -203,17 +202,20 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
 
 
 def _section(run: Preflight) -> str | None:
-    path = PEFT if run.megatron else LORA
-    return path if run[f"{path}.enabled"] else None
+    if run[f"{run.adapters}.enabled"]:
+        return run.adapters
+    return None
 
 
 def _patterns(run: Preflight) -> dict[str, list[str]]:
     """The patterns of each key that has some; the first key decides, and a switch has `*`."""
     found = dict[str, list[str]]()
     for key in ("match_all_linear", "target_modules", "exclude_modules"):
-        value = run[f"{PEFT if run.megatron else LORA}.{key}"]
-        if value is True or isinstance(value, str):
-            value = ["*" if value is True else value]
+        value = run[f"{run.adapters}.{key}"]
+        if value is True:
+            value = "*"
+        if isinstance(value, str):
+            value = [value]
         if isinstance(value, list) and value:
             found[key] = [str(pattern) for pattern in value]
     return found

@@ -11,10 +11,10 @@ from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warn
 from nemo_algos.preflight.check.rules.conflicts import success_readers
 from nemo_algos.preflight.check.rules.data import environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
-from nemo_algos.preflight.check.rules.training import LORA, PEFT
 from nemo_algos.preflight.check.training_rows import datasets
 
-TOKEN, SEQUENCE = (get_args(kind)[1] for kind in (TokenClip, SequenceClip))
+TOKEN = get_args(TokenClip)[1]
+SEQUENCE = get_args(SequenceClip)[1]
 KL = "loss_fn.reference_policy_kl_penalty"
 NORM = "policy.max_grad_norm"
 BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
@@ -106,10 +106,9 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
 
 def dropout(run: Preflight) -> Iterator[Finding]:
     """The old log-probs are computed without it."""
-    adapters = PEFT if run.megatron else LORA
     found = list[str]()
-    if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
-        found.append(f"{adapters}.dropout")
+    if run[f"{run.adapters}.enabled"] and run[f"{run.adapters}.dropout"]:
+        found.append(f"{run.adapters}.dropout")
     for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
         found += _dropped(run[section], section)
     for path in found:
@@ -122,7 +121,9 @@ def dropout(run: Preflight) -> Iterator[Finding]:
 
 def _dropped(section: Any, above: str) -> Iterator[str]:
     """The paths of shares above 0: attention_dropout, hidden_dropout, attn_pdrop."""
-    for key, value in section.items() if isinstance(section, Mapping) else ():
+    if not isinstance(section, Mapping):
+        return
+    for key, value in section.items():
         yield from _dropped(value, f"{above}.{key}")
         if "drop" in str(key) and isinstance(value, (int, float)) and value > 0:
             yield f"{above}.{key}"

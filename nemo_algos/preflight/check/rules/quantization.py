@@ -10,7 +10,8 @@ from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.fp8 import FP8, POW2
 
 KEYWORDS = f"{VLLM}.quantization_ignored_layer_kws"
-FIRST, LAST = (f"{VLLM}.num_{end}_layers_in_bf16" for end in ("first", "last"))
+FIRST = f"{VLLM}.num_first_layers_in_bf16"
+LAST = f"{VLLM}.num_last_layers_in_bf16"
 FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"  # of Transformer Engine; else powers of 2
 SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tensor has one scale
 
@@ -84,13 +85,14 @@ def quantised_alike(run: Preflight) -> Iterator[Finding]:
     elif recipe == "blockwise":
         variables = run[f"{MEGATRON}.env_vars"] or {}
         powers = str(variables.get(FP32_SCALES)) != "1"
-        for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
-            scales = "powers of 2" if powers else "any float32"
-            yield warning(
-                f"{VLLM}.{key}",
-                f"training uses scales that are {scales} ({FP32_SCALES} in "
-                f"`{MEGATRON}.env_vars`), but rollouts do not. Change one of them.",
-            )
+        scales = "powers of 2" if powers else "any float32"
+        for key in POW2:
+            if bool(run[f"{VLLM}.{key}"]) != powers:
+                yield warning(
+                    f"{VLLM}.{key}",
+                    f"training uses scales that are {scales} ({FP32_SCALES} in "
+                    f"`{MEGATRON}.env_vars`), but rollouts do not. Change one of them.",
+                )
 
 
 def old_quantisation(run: Preflight) -> Iterator[Finding]:
@@ -99,12 +101,13 @@ def old_quantisation(run: Preflight) -> Iterator[Finding]:
         return
     facts = run.nemo_rl.facts
     nested = facts["ignored layers are a nested list"]
-    for path in [key for key in (FIRST, LAST) if run[key] and nested]:
-        yield error(
-            path,
-            "this NeMo-RL passes vLLM a nested list, which matches no layer. Set it to 0, and "
-            "name the layers in quantization_ignored_layer_kws.",
-        )
+    for path in (FIRST, LAST):
+        if run[path] and nested:
+            yield error(
+                path,
+                "this NeMo-RL passes vLLM a nested list, which matches no layer. Set it to 0, and "
+                "name the layers in quantization_ignored_layer_kws.",
+            )
     if run[f"{VLLM}.{POW2[1]}"] and facts["powers of two stop the engine"]:
         yield error(
             f"{VLLM}.{POW2[1]}",
@@ -153,7 +156,8 @@ def _left(run: Preflight) -> dict[str, int]:
     """Modules that FP8 rollouts leave in BF16, and in how many layers."""
     words = _keywords(run)
     total = len(run.model.layers) if run.model else 0
-    first, last = (int(run[key] or 0) for key in (FIRST, LAST))
+    first = int(run[FIRST] or 0)
+    last = int(run[LAST] or 0)
     found = Counter[str]()
     for layer, name, parts in _parts(run):
         named = any(word in part for part in parts for word in words)

@@ -1,13 +1,13 @@
 """A NeMo-RL run's own rows: enough of them, with the keys that are read; one's own rewards."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from nemo_algos.engines.named import check_verifier, findings_of, load_object
 from nemo_algos.engines.nemo.derived_config import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.weighted import VerifierConfig, sections
-from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, validate
+from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, sections_of, validate
 from nemo_algos.preflight.check.keys import FOREIGN
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.data import MATH, environment
@@ -105,10 +105,8 @@ def held_out(run: Preflight) -> Iterator[Finding]:
         if path == "data.train":
             trained.add(data.get("dataset_name"))
     usual = run["data.default.env_name"]
-    own = run["data.validation"] or []
-    for section in own if isinstance(own, list) else [own]:
-        silent = isinstance(section, Mapping) and not section.get("env_name")
-        name = silent and section.get("dataset_name")
+    for section in sections_of(run["data.validation"]):
+        name = not section.get("env_name") and section.get("dataset_name")
         if name and usual and usual not in run.nemo_rl.environments and name not in trained:
             yield warning(
                 "data.validation.env_name",

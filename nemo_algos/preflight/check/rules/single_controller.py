@@ -173,7 +173,9 @@ def samplers(run: Preflight) -> Iterator[Finding]:
                 "_override_: true",
             )
         return
-    for key in [k for k, value in section.items() if read and k not in read and value is not None]:
+    for key, value in section.items():
+        if not read or key in read or value is None:
+            continue
         near = did_you_mean(key, [other for other in read if other != "name"])
         yield error(
             f"{path}.{key}",
@@ -225,14 +227,16 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
 
 def whole_batch_readers(a: Algorithm) -> list[str]:
     """The parts of a method that are of all groups of a step at once."""
-    parts = (a.base, a.advantages, a.bounds)
     found = set()
-    for c in parts:
+    for c in (a.base, a.advantages, a.bounds):
         if c.method.whole_batch or c.params.whole_batch:
             found.add(c.method.name)
-    found |= {a.name} if "memory" in a.needs else set()
-    found |= {f"the term {each.term.name}" for each in a.terms}
-    found |= {"rollout_is_batch_normalize"} if a.correction.rollout_is_batch_normalize else set()
+    for each in a.terms:
+        found.add(f"the term {each.term.name}")
+    if "memory" in a.needs:
+        found.add(a.name)
+    if a.correction.rollout_is_batch_normalize:
+        found.add("rollout_is_batch_normalize")
     return sorted(found)
 
 
@@ -333,11 +337,16 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
 
 def other_rollouts(run: Preflight) -> Iterator[Finding]:
     """Settings are of the rollouts that run: NeMo-RL's own, or NeMo Gym's."""
-    gym = uses_gym(run["env"])
-    unread = f"{SECTION}.{FAILURE}.{'native' if gym else 'nemo_gym'}"
-    whose = "NeMo-RL" if gym else "NeMo Gym"
-    for path, schema in run.nemo_rl.schema.items() if run.controlled else ():
-        if path.startswith(f"{unread}.") and run[path] not in (None, schema.get("default")):
+    if not run.controlled:
+        return
+    unread = "nemo_gym"
+    whose = "NeMo Gym"
+    if uses_gym(run["env"]):
+        unread = "native"
+        whose = "NeMo-RL"
+    section = f"{SECTION}.{FAILURE}.{unread}."
+    for path, schema in run.nemo_rl.schema.items():
+        if path.startswith(section) and run[path] not in (None, schema.get("default")):
             yield error(
                 path,
                 f"only {whose} rollouts read it, and this config does not run them. Remove it.",

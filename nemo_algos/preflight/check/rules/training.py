@@ -8,7 +8,7 @@ from nemo_algos.preflight.check.rule import Preflight, error, errors, warning
 
 OPTIMIZER = f"{MEGATRON}.optimizer"
 LORA = f"{DTENSOR}.lora_cfg"
-PEFT = f"{MEGATRON}.peft"
+
 SECOND_VERSION = (
     "automodel_kwargs",
     "defer_fsdp_grad_sync",
@@ -100,6 +100,7 @@ def first_version(run: Preflight) -> Iterator[Finding]:
             "dp_replicate_size needs it. Set it to true.",
         ),
     )
-    for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
+    for name in SECOND_VERSION:
+        key = f"{DTENSOR}.{name}"
         if at(run.written, key) and not run.megatron:
             yield warning(key, f"it is only read with `{path}: true`. Set that, or remove it.")

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.findings import Finding, at, set_at
+from nemo_algos.findings import Finding, at, sections_of, set_at
 from nemo_algos.preflight.check.annotations import narrowed
 from nemo_algos.preflight.check.keys import SPLITS
 from nemo_algos.preflight.check.layout import SINGLE_CONTROLLER, VLLM
@@ -149,8 +149,8 @@ def misfits(
             continue
         switch = schemas.get(f"{path}.enabled", {})
         always = switch.get("type") == "boolean" and "const" not in switch
-        for section in value if isinstance(value, list) else [value]:
-            if isinstance(section, Mapping) and (always or section.get("enabled") is not False):
+        for section in sections_of(value):
+            if always or section.get("enabled") is not False:
                 yield from misfits(section, _within_section(schemas, path, section), f"{path}.")
 
 
@@ -192,10 +192,10 @@ def fits(schema: Schema, value: Any) -> bool:
 def expected(schema: Schema) -> str:
     """What a value must be: `a whole number from 1 or null`."""
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(expected(one) for one in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(map(expected, schema["anyOf"])))
     choices = _choices(schema)
     if choices:
-        return " or ".join(json_like(one) for one in choices)
+        return " or ".join(map(json_like, choices))
     kind = schema["type"]
     if kind not in NUMBERS:
         return KINDS[kind][1]
