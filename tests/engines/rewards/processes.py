@@ -1,13 +1,17 @@
 """What runs, as /proc shows it."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
 def children(pid="self"):
     """Of this process, or of another."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(child) for task in tasks for child in task.read_text().split()}
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found |= {int(child) for child in task.read_text().split()}
+    return found
 
 
 def descendants(pid):
