@@ -53,7 +53,7 @@ def test_the_scripts_are_there():
 def test_a_scripts_help_shows_a_command(path, monkeypatch):
     try:
         said = help_of(path, monkeypatch)
-    except ModuleNotFoundError as missing:
+    except ImportError as missing:  # or a stand-in of another test is there in its place
         if missing.name not in OTHERS:
             raise
         pytest.skip(f"{missing.name} is not installed here")
