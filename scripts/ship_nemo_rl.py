@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.preflight.check.annotations import Section, fields, module, parsed
+from nemo_algos.preflight.check.annotations import Section, fields_of, module, parsed
 from nemo_algos.preflight.check.registries import (
     TABLES,
     listed,
@@ -107,7 +107,7 @@ def typed(folder: Path, where: str, section: str) -> Iterator[tuple[str, tuple[s
     bound = module(folder, path).find(name)
     if bound is None or not isinstance(bound[1], ast.ClassDef):
         return
-    for key, kind in fields(Section(bound[0], bound[1])).items():
+    for key, kind in fields_of(Section(bound[0], bound[1])).items():
         parts = kind.schema.get("anyOf", [kind.schema])
         choices = [one.get("enum", [one.get("const")]) for one in parts if one != {"type": "null"}]
         flat = [name for several in choices for name in several]
@@ -176,7 +176,7 @@ def model_fields(folder: Path) -> dict[str, list[str]]:
             kind = next(iter(_assigned(node, "model_type")), "")
             if kind:
                 renamed = _assigned(node, "attribute_map")
-                found[kind] = sorted({*fields(Section(owner, node)), *renamed})
+                found[kind] = sorted({*fields_of(Section(owner, node)), *renamed})
     return found
 
 

@@ -41,8 +41,10 @@ BOUNDS = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
 }
+UNREADABLE = ...  # in place of a value that is no constant; pydantic's own sign for "no default"
 TRANSPARENT = ("NotRequired", "Required", "ReadOnly", "Final")  # which say nothing of a value
-DEEPEST = 12  # sections within sections
+# Sections within sections: twice as deep as NeMo-RL's are. It ends types that contain themselves.
+DEEPEST = 12
 
 
 class Module:
@@ -107,14 +109,14 @@ class Kind(NamedTuple):
     sections: tuple[Section, ...] = ()
 
 
-def schemas(root: Path, *several: Mapping[str, str]) -> dict[str, Schema]:
-    """The schema of every typed key by its path: of several types any that one of them has.
+def schemas(root: Path, *configs: Mapping[str, str]) -> dict[str, Schema]:
+    """The schema of every typed key by its path: of several configs any that one of them has.
 
-    several: `module:Class` by the path of its section, "" for the whole config. A type that the
-    checkout does not have gives nothing.
+    configs: of each its types, `module:Class` by the path of the section, "" for the whole. A type
+    that the checkout does not have gives nothing.
     """
     found: dict[str, list[Schema]] = {}
-    for types in several:
+    for types in configs:
         for path, named in types.items():
             where, _, name = named.partition(":")
             bound = module(root, where).find(name)
@@ -122,24 +124,24 @@ def schemas(root: Path, *several: Mapping[str, str]) -> dict[str, Schema]:
                 continue
             for below, schema in _walk(Section(bound[0], bound[1]), path, DEEPEST):
                 found.setdefault(below, []).append(schema)
-    return {path: any_of(several) for path, several in sorted(found.items())}
+    return {path: any_of(kinds) for path, kinds in sorted(found.items())}
 
 
 def _walk(section: Section, path: str, depth: int) -> Iterator[tuple[str, Schema]]:
-    for name, kind in fields(section).items():
+    for name, kind in fields_of(section).items():
         below = f"{path}.{name}".removeprefix(".")
         yield below, kind.schema
         for inner in kind.sections if depth else ():
             yield from _walk(inner, below, depth - 1)
 
 
-def fields(section: Section) -> dict[str, Kind]:
+def fields_of(section: Section) -> dict[str, Kind]:
     """The fields of a class and of its parents, by name."""
     found: dict[str, Kind] = {}
-    for base in section.node.bases:
+    for base in reversed(section.node.bases):  # as in Python, the first parent wins
         parent = section.owner.find(base.id) if isinstance(base, ast.Name) else None
         if parent is not None and isinstance(parent[1], ast.ClassDef):
-            found |= fields(Section(parent[0], parent[1]))
+            found |= fields_of(Section(parent[0], parent[1]))
     for node in section.node.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             kind = read(node.annotation, section.owner)
@@ -157,8 +159,10 @@ def read(annotation: ast.AST, where: Module) -> Kind:
             return read(ast.parse(text, mode="eval").body, where)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _union([read(left, where), read(right, where)])
-        case ast.Name(id=name) | ast.Attribute(attr=name):
+        case ast.Name(id=name):
             return _named(name, where)
+        case ast.Attribute(attr=name):  # of a module, which is not followed
+            return Kind(dict(PLAIN.get(name, {})))
         case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name), slice=inside):
             return _generic(name, inside, where)
     return Kind({})
@@ -173,7 +177,7 @@ def _named(name: str, where: Module) -> Kind:
                 values = []
                 for n in node.body:
                     if isinstance(n, ast.Assign):
-                        values.append(_literal(n.value))
+                        values.append(_constant(n.value))
                 return Kind(_choice(values))
             if _is_a(node, owner, ("BaseModel", "TypedDict")):
                 return Kind({"type": "object"}, (Section(owner, node),))
@@ -190,7 +194,7 @@ def _generic(name: str, inside: ast.expr, where: Module) -> Kind:
         null = [Kind({"type": "null"})] if name == "Optional" else []
         return _union([read(part, where) for part in parts] + null)
     if name == "Literal":
-        return Kind(_choice([_literal(part, where) for part in parts]))
+        return Kind(_choice([_constant(part, where) for part in parts]))
     if name == "Annotated":
         kind = read(parts[0], where)
         for extra in parts[1:]:
@@ -203,8 +207,12 @@ def _generic(name: str, inside: ast.expr, where: Module) -> Kind:
             return kind
         variants = {}
         for section in kind.sections:
-            own = {name: field.schema for name, field in fields(section).items()}
-            variants[own[chooser].get("const")] = own
+            own = {name: field.schema for name, field in fields_of(section).items()}
+            choice = own.get(chooser, {})
+            for value in choice.get("enum", [choice.get("const", UNREADABLE)]):
+                variants[value] = own
+        if UNREADABLE in variants:
+            return kind
         return Kind({"type": "object", "chooser": chooser, "variants": variants}, kind.sections)
     if name in ("list", "List", "Sequence"):
         one = read(parts[0], where)
@@ -236,13 +244,15 @@ def any_of(schemas: Iterable[Schema]) -> Schema:
 
 def _choice(values: list[Any]) -> Schema:
     """As pydantic writes it: `const` of one value, `enum` of several, with their type if shared."""
+    if UNREADABLE in values:
+        return {}
     schema: Schema = {"const": values[0]} if len(values) == 1 else {"enum": values}
     kinds = {type(value).__name__ for value in values}
     return schema | (PLAIN.get(kinds.pop(), {}) if len(kinds) == 1 else {})
 
 
-def _literal(node: ast.AST, where: Module | None = None) -> Any:
-    """A constant, or the constant that a name stands for."""
+def _constant(node: ast.AST, where: Module | None = None) -> Any:
+    """A constant, or the constant that a name stands for; else UNREADABLE."""
     if isinstance(node, ast.Name) and where is not None:
         found = where.find(node.id)
         if found is not None and isinstance(found[1], (ast.Assign, ast.AnnAssign)):
@@ -250,7 +260,7 @@ def _literal(node: ast.AST, where: Module | None = None) -> Any:
     try:
         return ast.literal_eval(node)  # pyright: ignore[reportArgumentType]
     except ValueError:
-        return None
+        return UNREADABLE
 
 
 def _bounded(schema: Schema, field: ast.AST | None) -> Schema:
@@ -271,27 +281,29 @@ def narrowed(schema: Mapping[str, Any], bounds: Mapping[str, Any]) -> Schema:
 
 
 def _default(value: ast.AST | None, where: Module) -> Schema:
-    """The usual value of a field, where it is a constant."""
+    """The usual value of a field, where it is a constant other than None."""
     given = value
-    if isinstance(value, ast.Call):
-        given = next((k.value for k in value.keywords if k.arg == "default"), None)
-    found = _literal(given, where) if given is not None else None
-    return {} if found is None else {"default": found}
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Field"):
+        named = [k.value for k in value.keywords if k.arg == "default"]
+        given = next(iter(value.args + named), None)
+    found = _constant(given, where) if given is not None else None
+    return {} if found in (None, UNREADABLE) else {"default": found}
 
 
 def _field_arguments(node: ast.AST | None) -> dict[str, Any]:
     """The constant arguments of a call of pydantic's Field."""
     match node:
         case ast.Call(func=ast.Name(id="Field") | ast.Attribute(attr="Field"), keywords=keywords):
-            return {k.arg: _literal(k.value) for k in keywords if k.arg}
+            found = {k.arg: _constant(k.value) for k in keywords if k.arg}
+            return {name: value for name, value in found.items() if value is not UNREADABLE}
     return {}
 
 
 def _is_a(node: ast.ClassDef, where: Module, kinds: tuple[str, ...]) -> bool:
     """Whether a class has one of these among its parents."""
     for base in node.bases:
-        name = base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")
-        if name in kinds:
+        name = base.id if isinstance(base, ast.Name) else ""
+        if name in kinds or getattr(base, "attr", "") in kinds:
             return True
         parent = where.find(name)
         if parent and isinstance(parent[1], ast.ClassDef) and _is_a(parent[1], parent[0], kinds):
@@ -300,9 +312,17 @@ def _is_a(node: ast.ClassDef, where: Module, kinds: tuple[str, ...]) -> bool:
 
 
 def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
+    """Each name with what binds it. The later of two counts, so `else` comes before the usual case.
+
+    What an `except` binds only stands in for what cannot be imported, and is left out.
+    """
     for node in body:
         match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+            ):
                 yield name, node
             case ast.ImportFrom():
                 yield from ((alias.asname or alias.name, node) for alias in node.names)

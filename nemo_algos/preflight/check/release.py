@@ -21,17 +21,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from nemo_algos.preflight.check.annotations import Schema, Section, fields, module, parsed, schemas
+from nemo_algos.preflight.check.annotations import (
+    Schema,
+    Section,
+    fields_of,
+    module,
+    parsed,
+    schemas,
+)
 from nemo_algos.preflight.check.registries import TABLES, listed
 
 GRPO = "nemo_rl.algorithms.grpo"
-CONTROLLER = "nemo_rl.algorithms.single_controller"
 # the config's types, by the path of their section; the single controller has a type of its own
 TYPES = {
     "": f"{GRPO}:MasterConfig",
     "policy.generation": "nemo_rl.models.generation.vllm.config:VllmConfig",
 }
-OF_CONTROLLER = {"": f"{CONTROLLER}_utils.config:MasterConfig"}
+OF_CONTROLLER = {"": "nemo_rl.algorithms.single_controller_utils.config:MasterConfig"}
 ENGINE_TYPES = ("EngineArgs", "AsyncEngineArgs")
 ENVIRONMENTS = "nemo_rl.environments.utils:ENV_REGISTRY"
 CLONE = "git clone --depth 1{} https://github.com/NVIDIA-NeMo/RL nemo-rl"
@@ -59,12 +65,15 @@ CONTROLLED = (
     "grpo.val_at_start",
     "grpo.val_period",
 )
-# what rules rest on: a piece of code, a function, or a parameter, and where it is
+# What rules rest on: a piece of code, a function, or a parameter, and where it is. The names are
+# keys of the shipped file, too.
 CODE = {
+    # it refuses to generate on the GPUs that train
     "asynchronous GRPO needs GPUs of its own": (
         f"{GRPO}:async_grpo_train",
         "assert not colocated_inference",
     ),
+    # `_get_params_in_layers` gives a list, which `append` puts into the list of names as one item
     "ignored layers are a nested list": (
         "nemo_rl.models.generation.vllm.quantization.fp8:init_fp8",
         "bf16_params.append(_get_params_in_layers(param_names, layers))",
@@ -73,6 +82,8 @@ CODE = {
         "nemo_rl.models.automodel.setup:validate_and_prepare_config",
         'assert rope_scaling.get("rope_type") != "yarn"',
     ),
+    # Python's `list.append` takes one argument, so this line is a TypeError; it is run where
+    # activations have scales that are powers of two
     "powers of two stop the engine": (
         "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
         "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
@@ -95,17 +106,25 @@ class Engine(NamedTuple):
     installed: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # equal only to itself: its mappings are never compared
 class Release:
     """One NeMo-RL. `find` gives the one that will run.
 
-    name: for people; schema: the JSON schema of each typed key, by path; configs: those below
-    examples by name, interpolations as written (shipped: of those that are not for GRPO the
-    names of their sections); environments: the keys of each environment's section; data_set_keys:
-    the arguments of its data sets; facts: which of FACTS hold; engine: its vLLM; names: those
-    that NeMo-RL and (shipped) its libraries look up, by key; prompts: its files by name;
-    fields: shipped ones of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`;
-    root: the checkout, None of the shipped one.
+    name: for people.
+    schema: the JSON schema of each typed key, by path.
+    configs: the files below examples by name, interpolations as written. The shipped NeMo-RL has
+        only the names of the sections of those that are not for GRPO.
+    environments: the keys of each environment's section.
+    data_set_keys: the arguments of its data sets.
+    facts: whether each of FACTS holds.
+    engine: its vLLM.
+    names: by the name of a package ("NeMo-RL", "vLLM 0.11.0") and a key the values that the package
+        looks up for that key. Those of libraries are always the shipped ones.
+    prompts: the texts of its prompt files, by name.
+    fields: what is read of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`.
+        They are always the shipped ones.
+    root: the checkout; None of the shipped one.
+    trees: what `tree` has made.
     """
 
     name: str
@@ -161,7 +180,8 @@ def find(named: str = "") -> Release:
     home = os.environ.get("NEMO_RL_HOME", "")
     for source, folder in {"--nemo-rl": named, "$NEMO_RL_HOME": home}.items():
         if folder and not is_checkout(Path(folder)):
-            version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", folder)  # taken for a folder
+            # a version, written where a folder is asked for: how to get that one
+            version = re.fullmatch(r"v?(\d+\.\d+\.\d+\w*)", folder)
             branch = f" --branch v{version[1]}" if version else ""
             raise ValueError(
                 f"{source} {folder}: this is not a folder with a NeMo-RL checkout. Get one, and "
@@ -260,6 +280,7 @@ def _commit(root: Path) -> str:
     reference = head.removeprefix("ref: ")
     if reference == head:
         return head
+    # a worktree's file names the clone's folder; a clone has no such file, and `git / ""` is `git`
     shared = git / _text(git / "commondir")
     line = rf"^(\w+) {re.escape(reference)}$"
     packed = re.search(line, _text(shared / "packed-refs"), re.MULTILINE)
@@ -340,8 +361,9 @@ def _over(base: DictConfig, own: DictConfig) -> DictConfig:
 def _environments(root: Path) -> dict[str, tuple[str, ...]]:
     """The keys of the sections below `env`, by NeMo-RL's name of the environment.
 
-    They are the fields of the type `...EnvConfig` in the module of the environment's class; one
-    without such a type, as NeMo Gym's, is left out.
+    NeMo-RL's registry is a dictionary such as `{"math": {"actor_class_fqn": "package.Class"}}`,
+    maybe within another expression. The keys are the fields of the type `...EnvConfig` in the
+    module of that class; an environment without such a type, as NeMo Gym's, is left out.
     """
     where, _, name = ENVIRONMENTS.partition(":")
     bound = module(root, where).find(name)
@@ -360,16 +382,21 @@ def _environment_keys(root: Path, entry: ast.Dict) -> Iterator[str]:
     classes = []
     for v in entry.values:
         if isinstance(v, ast.Constant) and "." in str(v.value):
-            classes.append(v.value)
-    for path in classes[:1]:
-        owner = module(root, str(path).rpartition(".")[0])
-        for name, node in owner.names.items():
-            if name.endswith("EnvConfig") and isinstance(node, ast.ClassDef):
-                for key, kind in fields(Section(owner, node)).items():
-                    yield key
-                    for section in kind.sections:
-                        for below in fields(section):
-                            yield f"{key}.{below}"
+            classes.append(str(v.value))
+    if not classes:
+        return
+    owner = module(root, classes[0].rpartition(".")[0])
+    for name, node in owner.names.items():
+        if name.endswith("EnvConfig") and isinstance(node, ast.ClassDef):
+            yield from _keys(Section(owner, node))
+
+
+def _keys(section: Section) -> Iterator[str]:
+    """The fields of a section, and those of the sections below it."""
+    for key, kind in fields_of(section).items():
+        yield key
+        for inner in kind.sections:
+            yield from (f"{key}.{below}" for below in fields_of(inner))
 
 
 def _data_set_keys(root: Path) -> Iterator[str]:
@@ -402,10 +429,13 @@ def _holds(root: Path, fact: str) -> bool:
     if fact in PARAMETERS:
         where, parameter = PARAMETERS[fact]
         match _function(root, where):
-            case ast.FunctionDef(args=ast.arguments(args=args, kwonlyargs=named)):
+            case (
+                ast.FunctionDef(args=ast.arguments(args=args, kwonlyargs=named))
+                | ast.AsyncFunctionDef(args=ast.arguments(args=args, kwonlyargs=named))
+            ):
                 return parameter in [a.arg for a in [*args, *named]]
         return False
-    if fact not in CODE:  # the single controller's code reads a key other than to refuse it
+    if fact.startswith(READS):
         return any(_reads(tree, fact.rpartition(".")[2]) for tree in _controller(root))
     where, code = CODE[fact]
     function = _function(root, where)
@@ -434,9 +464,11 @@ def _controller(root: Path) -> list[ast.AST]:
 
 
 def _reads(node: ast.AST, name: str) -> bool:
-    refuses = isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for n in node.body)
-    if refuses or isinstance(node, ast.Assert):
+    """Whether code reads a key other than to refuse it: by `assert`, or by `if ...: raise`."""
+    if isinstance(node, ast.Assert):
         return False
+    if isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for n in node.body):
+        return any(_reads(child, name) for child in node.orelse)
     match node:
         case ast.Attribute(attr=key) | ast.Subscript(slice=ast.Constant(value=key)) if key == name:
             return True

@@ -49,6 +49,32 @@ class Config(Base):
     mode: MODES
     sampler: Annotated[Union[Fifo, Custom], Field(discriminator="name")]
     nested: NotRequired["Renamed"]
+    counted: Counted
+    made: Literal["a", Counted.one]
+    level: float = Field(0.1, gt=0, lt=TOP)
+    elsewhere: somewhere.Base
+    null: Literal["a", None] = None
+    odd: Annotated[Union[Fifo, Base], Field(discriminator="name")]
+    either: Annotated[Union[Custom, Many], Field(discriminator="name")]
+
+class Counted(Enum):
+    one = auto()
+    two = "2"
+
+class Many(BaseModel):
+    name: Literal["x", "y"]
+
+class First(BaseModel):
+    low: str
+
+class Both(First, Base):
+    pass
+
+class Alike(somewhere.Config):
+    low: int
+
+class Holder(BaseModel):
+    alike: Alike
 """
 OTHER = """
 from typing import Literal, TypedDict
@@ -61,6 +87,7 @@ FEW = dataclasses.replace(  # its examples without their recipes: ten times fast
 )
 DEEP = {"deep": {"type": "boolean"}}
 NULL = {"type": "null"}
+LOW = {"type": "integer", "minimum": 1, "exclusiveMaximum": 9, "default": 3}
 
 
 def test_annotations_become_schemas(tmp_path):
@@ -77,18 +104,35 @@ def test_annotations_become_schemas(tmp_path):
         "name": {"const": "custom", "type": "string", "default": "custom"},
         "target": {"type": "string"},
     }
+    many = {"name": {"enum": ["x", "y"], "type": "string"}}
     name = {"anyOf": [fifo["name"], custom["name"]]}
     assert schemas(tmp_path, {"": "pkg.types:Config"}) == {
         "alias": {"anyOf": [{"enum": ["a", "b"], "type": "string"}, NULL]},
+        "counted": {},
+        "either": {
+            "type": "object",
+            "chooser": "name",
+            "variants": {"custom": custom, "x": many, "y": many},
+        },
+        "either.name": {"anyOf": [custom["name"], many["name"]]},
+        "either.target": {"type": "string"},
+        "elsewhere": {},
         "foreign": {},
         "kind": {"enum": ["1", "2"], "type": "string"},
         "lists": {"anyOf": [{"type": "array", "items": {"type": "object"}}, NULL]},
+        "level": {"type": "number", "exclusiveMinimum": 0, "default": 0.1},
         "loose": {},
         "lists.deep": {"type": "boolean"},
-        "low": {"type": "integer", "minimum": 1, "exclusiveMaximum": 9, "default": 3},
+        "low": LOW,
+        "made": {},
         "mode": {"const": "x", "type": "string"},
         "nested": {"type": "object"},
         "nested.deep": {"type": "boolean"},
+        "null": {"enum": ["a", None]},
+        "odd": {"type": "object"},
+        "odd.low": LOW,
+        "odd.name": fifo["name"],
+        "odd.window": fifo["window"],
         "sampler": {
             "type": "object",
             "chooser": "name",
@@ -100,6 +144,9 @@ def test_annotations_become_schemas(tmp_path):
         "share": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 0.5},
         "whole": {"anyOf": [{"type": "integer"}, NULL]},
     }
+    assert schemas(tmp_path, {"": "pkg.types:Both"}) == {"low": {"type": "string"}}
+    below = schemas(tmp_path, {"": "pkg.types:Holder"})
+    assert below == {"alike": {}}
 
 
 @pytest.fixture(name="checkout", scope="session")
@@ -145,6 +192,7 @@ def test_a_config_goes_over_others(tmp_path):
         ("if grpo.overlong_filtering:\n    mask()", True),
         ("keep = config['overlong_filtering']", True),
         ("if grpo.overlong_filtering:\n    raise ValueError", False),
+        ("if other:\n    raise ValueError\nelse:\n    mask(grpo.overlong_filtering)", True),
         ("assert not grpo.overlong_filtering", False),
         ("step()", False),
     ],
@@ -156,15 +204,19 @@ def test_a_key_that_is_only_refused_is_not_read(tmp_path, code, reads):
     assert find(str(tmp_path)).facts[f"{READS}grpo.overlong_filtering"] is reads
 
 
-def test_code_shows_a_fact_whatever_its_message_says(tmp_path):
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_code_shows_a_fact_whatever_its_message_says(tmp_path, keyword):
     releases.write(tmp_path, FEW)
     file = tmp_path / "nemo_rl" / "algorithms" / "grpo.py"
-    file.write_text(
-        'def async_grpo_train():\n    if 1:\n        assert not colocated_inference, "x"\n'
-    )
+    body = 'if 1:\n        assert not colocated_inference, "x"\n'
+    file.write_text(f"{keyword} async_grpo_train():\n    {body}")
     found = find(str(tmp_path)).facts
     assert found["asynchronous GRPO needs GPUs of its own"]
     assert not found["asynchronous GRPO takes images"]
+    release.read.cache_clear()
+    release.module.cache_clear()
+    file.write_text(f"{keyword} async_grpo_train(processor):\n    {body}")
+    assert find(str(tmp_path)).facts["asynchronous GRPO takes images"]
 
 
 def test_a_key_of_another_config_alone_is_a_warning(tmp_path):
