@@ -117,6 +117,7 @@ class Model(BaseModel):
         return self.parameters - self.encoders - self.having("E") * unmet * self.expert
 
     def having(self, part: str) -> int:
+        """The number of layers with a part of this letter."""
         return sum(part in layer for layer in self.layers)
 
 

@@ -16,13 +16,14 @@ from nemo_algos.preflight.plan import workload
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, training
 from nemo_algos.preflight.plan.workload import Held, Training, of_layers
 
-ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs; an assumption
+ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs; assumed, not measured
 GIB = 2**30
 # GiB of each GPU's weights, and of each engine's cache, that vLLM keeps on the host
 ENGINE_OFFLOADS = "policy.generation.vllm_kwargs.cpu_offload_gb"
 CACHE_OFFLOADS = "policy.generation.vllm_kwargs.kv_offloading_size"
+ALONE = Held(linear=1, experts=1, other=1)  # ranks that a copy is sharded over: not sharded
 LOGPROB_OFFLOADS = "policy.offload_optimizer_for_logprob"
-SLEEPING = 2e9  # what a sleeping vLLM keeps of a GPU that trains; an assumption
+SLEEPING = 2e9  # what a sleeping vLLM keeps of a GPU that trains; assumed, not measured
 
 
 def _norm(run: Training) -> float:
@@ -32,17 +33,22 @@ def _norm(run: Training) -> float:
     return run.own_tokens * run.network.hidden * (k.number + kept)
 
 
-def _stays(run: Training, module: str) -> bool:
-    """Whether the inputs of a module stay on the GPU."""
-    return module not in run.recompute.offloaded
+def _share_here(run: Training, module: str) -> int:
+    """The share of a module's inputs that stays on the GPU: 1, or 0 where they are offloaded."""
+    return int(module not in run.recompute.offloaded)
 
 
 def _residual(run: Training) -> float:
+    """The mask of the dropout before the residual is added: a byte each; none without dropout."""
     return run.own_tokens * run.network.hidden * run.kernels.hidden_dropout
 
 
 def _scores(run: Training) -> float:
-    """Probabilities, with dropout also its mask and result; or the logarithms of their sums."""
+    """Bytes of the scores' probabilities, or of what the backward computes them from again.
+
+    Unfused attention keeps a number for each pair of tokens, with dropout also its mask and result.
+    Fused attention keeps one float32, the logarithm of the sum, for each token and head.
+    """
     a = run.network.attention
     p = run.parallel
     k = run.kernels
@@ -52,11 +58,14 @@ def _scores(run: Training) -> float:
     if k.attention == "unfused":
         return k.score * heads * run.tokens * run.sequence
     copied = k.number * a.value_size if k.attention == "flash" else 0  # its output, transposed
-    return run.tokens * heads * (4 + copied)
+    return run.tokens * heads * (4 + copied)  # 4: the logarithm
 
 
 def attention(run: Training) -> float:
-    """Queries, keys and values as the scores need them, and the input of the projection."""
+    """Bytes of queries, keys and values as the scores need them, and of the projection's input.
+
+    And of its norm, the scores, and the dropout's mask.
+    """
     a = run.network.attention
     p = run.parallel
     k = run.kernels
@@ -64,33 +73,39 @@ def attention(run: Training) -> float:
     groups = max(a.groups, p.tensor) / p.tensor
     if k.attention == "unfused" or a.latent_kv:
         groups = heads  # keys and values are repeated
-    ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary  # before and after their norms
+    # MLA's compressed queries and keys/values before and after their norms, and the rotary key
+    ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary
     compressed = k.number * run.own_tokens * ranks
     size = a.size + a.rotary
+    # a token's queries, with as many numbers for the gate if there is one; its keys; its values
     mixed = k.number * (heads * size * (1 + a.gated) + groups * (size + a.value_size))
     if a.query_key_norm and not a.latent_kv:
-        mixed += k.number * (heads + groups) * size
-    if "mla_up_proj" in run.recompute.modules or not _stays(run, "core_attn"):
+        mixed += k.number * (heads + groups) * size  # queries and keys before their norms
+    # computed again from `compressed`; or moved to the host, as the inputs of the scores
+    if "mla_up_proj" in run.recompute.modules or not _share_here(run, "core_attn"):
         mixed = 0
-    projected = k.linear_input * heads * a.value_size * _stays(run, "attn_proj")
+    projected = k.linear_input * heads * a.value_size * _share_here(run, "attn_proj")
     inside = run.tokens * (mixed + projected)
     return _norm(run) + compressed + inside + _scores(run) + _residual(run)
 
 
 def _activated(run: Training, rows: float, features: float) -> float:
-    """Before and after an MLP's activation."""
-    first = run.kernels.number * (1 + run.network.gated)
+    """Bytes before an MLP's activation, and after it, where the second projection reads."""
+    first = run.kernels.number * (1 + run.network.gated)  # gated: two of that width
     return rows * features * (first + run.kernels.linear_input)
 
 
 def mlp(run: Training) -> float:
-    """A dense layer's."""
+    """Bytes of a dense layer's norm, MLP and dropout's mask."""
     inside = _activated(run, run.tokens, run.network.features / run.parallel.tensor)
     return _norm(run) + (0 if "mlp" in run.recompute.modules else inside) + _residual(run)
 
 
 def experts(run: Training) -> float:
-    """The router's, the shared expert's, and those of the tokens routed to this GPU, balanced."""
+    """Bytes of router, shared expert, and the tokens routed to this GPU, as many as to any other.
+
+    And of the layer's norm and its dropout's mask.
+    """
     e = run.network.experts
     p = run.parallel
     k = run.kernels
@@ -99,36 +114,46 @@ def experts(run: Training) -> float:
     outside = _norm(run) + _residual(run)
     if "moe" in run.recompute.modules:
         return outside
+    # each token goes to `chosen` experts, and the ranks of an expert's TP group see the same rows
     rows = run.own_tokens * e.chosen * p.expert_tensor
-    first = k.number * (1 + net.gated) * _stays(run, "moe_act")
+    first = k.number * (1 + net.gated) * _share_here(run, "moe_act")  # before the activation
+    # after it: weighted by the router's probability, the second projection's input; and before that
     weighted = k.linear_input + (0 if e.fused_weighting else k.number)
     if "moe_act" in run.recompute.modules:
         weighted = 0
     width = e.latent or net.hidden
     features = e.features / p.expert_tensor
-    taken = width * k.linear_input * _stays(run, "expert_fc1")
+    taken = width * k.linear_input * _share_here(run, "expert_fc1")  # the first projection's input
     routed = rows * (taken + features * (first + weighted))
     shared = _activated(run, run.tokens, e.shared / p.tensor)
     if "shared_experts" in run.recompute.modules:
         shared = 0.0
+    # of each token: three float32 numbers for each expert (its logit, softmax, and probability as
+    # the experts are given it); two BF16 vectors of the latent width, to the experts and back
     router = run.own_tokens * (3 * 4 * e.number + 2 * 2 * e.latent)
     return outside + router + routed + shared
 
 
 def mamba(run: Training) -> float:
-    """Its projection's output, and the scan's output before and after its norm and transposed."""
+    """Bytes of the projection's output, and of the scan's: as it is, transposed, and normalised.
+
+    And of its norm and its dropout's mask.
+    """
     m = run.network.mamba
     assert m is not None
+    # Mamba-2's z and x of `inner` each, B and C of `groups` x `state` each, and dt of `heads`
     projected = 2 * m.inner + 2 * m.groups * m.state + m.heads
+    # the normalised output is the input of the last projection
     numbers = run.kernels.number * (projected + 2 * m.inner) + run.kernels.linear_input * m.inner
     return _norm(run) + run.tokens * numbers / run.parallel.tensor + _residual(run)
 
 
+# by a part's letter in a layer (`decoder.Model`); W is attention within a window
 PARTS = {"*": attention, "W": attention, "-": mlp, "E": experts, "M": mamba}
 
 
 def layer(run: Training, parts: str) -> float:
-    """Of one layer, nothing of it recomputed whole."""
+    """Bytes of one layer of which nothing is recomputed whole; parts: its letters."""
     return sum(PARTS[part](run) for part in parts)
 
 
@@ -164,33 +189,35 @@ def _states(run: Training, rank: int) -> dict[str, float]:
     held = workload.parameters_of_rank(run.network, run.parallel, rank)
     s = run.states
     p = run.parallel
-    dense = p.data / s.instances
-    sharded = s.sharded or s.fully
-    replicas = Held(dense, p.expert_data, dense) if sharded else Held(1, 1, 1)
-    whole = Held(1, 1, 1) if not s.fully else replicas
-    weights = _bytes(held, whole, s.weight)
-    weights += s.linear_copies * (held.linear / whole.linear + held.experts / whole.experts)
+    outside = p.data / s.instances  # ranks that share a copy of what lies outside experts
+    replicas = Held(linear=outside, experts=p.expert_data, other=outside)
+    of_optimizer = replicas if s.sharded or s.fully else ALONE
+    of_weights = replicas if s.fully else ALONE
+    weights = _bytes(held, of_weights, s.weight)
+    weights += _bytes(held._replace(other=0), of_weights, s.linear_copies)
     trained = held.times(s.trained)
     return {
         "weights": weights,
-        "gradients": _bytes(trained, whole, s.gradient),
-        "optimizer": _optimizer(run, trained, replicas),
+        "gradients": _bytes(trained, of_weights, s.gradient),
+        "optimizer": _optimizer(run, trained, of_optimizer),
     }
 
 
-def _bytes(held: Held, replicas: Held, each: float) -> float:
-    return each * sum(n / r for n, r in zip(held, replicas, strict=True))
+def _bytes(held: Held, ranks: Held, each: float) -> float:
+    """Of numbers of `each` bytes, sharded over so many ranks."""
+    return each * sum(n / r for n, r in zip(held, ranks, strict=True))
 
 
-def _optimizer(run: Training, held: Held, replicas: Held) -> float:
+def _optimizer(run: Training, held: Held, ranks: Held) -> float:
     s = run.states
     each = s.main + s.moments + s.main_gradient
     if not s.muon:
-        return _bytes(held, replicas, each)
+        return _bytes(held, ranks, each)
     matrices = held._replace(other=0)
     others = Held(other=held.other)
-    alone = Held(1, 1, 1) if s.muon_whole else replicas
-    return _bytes(matrices, replicas, each - s.moments / 2) + _bytes(others, alone, each)
+    of_others = ALONE if s.muon_whole else ranks
+    one_moment = each - s.moments / 2  # Muon's; its other parameters have Adam's two
+    return _bytes(matrices, ranks, one_moment) + _bytes(others, of_others, each)
 
 
 def schedule(run: Training, rank: int) -> Iterator[tuple[str, int]]:
@@ -200,6 +227,7 @@ def schedule(run: Training, rank: int) -> Iterator[tuple[str, int]]:
     group = p.warmup_group or p.pipeline
     total = run.micro_batches * chunks
     behind = p.pipeline - rank - 1
+    # Megatron-Core's number of forwards before the first backward (get_pp_rank_microbatches)
     interleaved = 2 * behind + (chunks - 1) * group + p.extra_forward
     warmup = min(total, interleaved if chunks > 1 else behind)
 
@@ -240,11 +268,15 @@ def activations(run: Training, rank: int) -> dict[str, float]:
 
 
 def _ends(run: Training, logits: float) -> float:
-    """Of the last stage's final norm, and of what predicts further tokens."""
+    """Bytes of the last stage's final norm, and of what predicts further tokens.
+
+    logits: bytes that a prediction's logits keep until the backward.
+    """
     net = run.network
-    norm = 2 * run.kernels.number * run.own_tokens * run.network.hidden
-    depth = sum(layer(run, parts) + 2 * norm for depth in net.mtp for parts in depth)
-    return norm + depth + len(net.mtp) * logits
+    norm = 2 * run.kernels.number * run.own_tokens * run.network.hidden  # its input and output
+    # each layer with two more norms: of the hidden states, and of the next tokens' embeddings
+    further = sum(layer(run, parts) + 2 * norm for layers in net.mtp for parts in layers)
+    return norm + further + len(net.mtp) * logits
 
 
 def forward(run: Training) -> dict[str, float]:
@@ -262,12 +294,9 @@ def gathered_weights(run: Training) -> dict[str, float]:
     """Whole layers in BF16 where weights are sharded: the one at work and the next."""
     if not run.states.fully:
         return {}
-    layers = set()
-    for stage in run.network.stages:
-        for parts in stage:
-            layers.add((parts,))
-    largest = max(sum(of_layers(run.network, run.parallel, one)) for one in layers)
-    return {"gathered layers": 2 * 2 * largest}
+    kinds = set(chain.from_iterable(run.network.stages))
+    largest = max(sum(of_layers(run.network, run.parallel, (parts,))) for parts in kinds)
+    return {"gathered layers": 2 * (2 * largest)}  # two layers of 2 bytes a parameter
 
 
 def bytes_of_rank(run: Training, rank: int) -> dict[str, float]:
@@ -303,7 +332,7 @@ def weight_bytes(run: Setup, met: float = 1.0) -> float:
 def generation(run: Setup) -> dict[str, float]:
     """Bytes by component of an engine's GPU; the KV cache takes what is left of its share."""
     weights = max(0.0, weight_bytes(run) - (run[ENGINE_OFFLOADS] or 0) * GIB)
-    share = (run[f"{VLLM}.gpu_memory_utilization"] or 0.9) * run.gpu.memory
+    share = (run[f"{VLLM}.gpu_memory_utilization"] or 0.9) * run.gpu.memory  # vLLM's own default
     cache = max(0.0, share - weights - ENGINE_WORKSPACE)
     return {"weights": weights, "workspace": ENGINE_WORKSPACE, "KV cache": cache}
 
@@ -333,7 +362,8 @@ def on_host(run: Setup) -> dict[str, float]:
     made = training(run)
     s = made.states
     compared = bool(run["loss_fn.reference_policy_kl_penalty"])
-    updated = s.on_host * s.host_bytes / (s.main + s.moments)
+    # bytes there for each byte that the optimizer has, or would have, on a GPU
+    updated = s.on_host * s.host_bytes / (s.main + s.moments + s.main_gradient)
     waiting = bool(run[LOGPROB_OFFLOADS]) and not p.colocated
     cache = (run[CACHE_OFFLOADS] or 0) * GIB / (p.generation_tensor * p.generation_pipeline)
     stays = replace(made, recompute=replace(made.recompute, offloaded=frozenset()))
@@ -345,6 +375,7 @@ def on_host(run: Setup) -> dict[str, float]:
         if made.recompute.offloaded:
             kept = activations(stays, rank)["activations"]
             moved = max(0.0, kept - activations(made, rank)["activations"])
+        # a flag that is false makes its line 0
         each: dict[str, float] = {
             "reference weights": compared * whole["weights"],
             "weights": whole["weights"] - part["weights"],

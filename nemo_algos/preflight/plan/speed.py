@@ -51,6 +51,7 @@ def forward_flops(run: Setup, tokens: float) -> float:
     m = run.model
     a = run.model.attention
     weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tied)
+    # of the tokens before it: all with attention (*), the last with attention in a window (W)
     seen = m.having("*") * tokens / 2 + m.having("W") * min(tokens / 2, m.window)
     return 2 * weights + 2 * seen * a.heads * (a.size + a.rotary + a.value_size)
 

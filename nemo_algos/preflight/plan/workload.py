@@ -14,10 +14,9 @@ from nemo_algos.preflight.check.decoder import Attention, Experts, Mamba, Model
 class Network:
     """A decoder. `stages` are its layers in order of the (virtual) pipeline stages.
 
-    A layer is a string of its parts, each with its own norm and residual: `*` attention, `W` within
-    a window, `-` MLP, `E` experts, `M` a recurrent mixer; a transformer's layer is `*-` or `*E`, a
-    hybrid's one letter. `mtp` are the layers of each multi-token prediction depth, all on the last
-    stage.
+    A layer is a string of its parts (`decoder.Model` has the letters), each with its own norm and
+    residual: a transformer's layer is `*-` or `*E`, a hybrid's one letter. `mtp` are the layers of
+    each multi-token prediction depth, all on the last stage.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -149,7 +148,7 @@ class Held(NamedTuple):
 
 
 def attention(net: Network, p: Parallel) -> Held:
-    """Its norm, projections and biases; a key/value group is copied where TP exceeds them."""
+    """Parameters of norm, projections, biases; where TP exceeds key/value groups, these repeat."""
     a = net.attention
     h = net.hidden
     norm = net.norm_vectors * h
@@ -172,7 +171,7 @@ def _mlp(net: Network, width: int, features: float) -> float:
 
 
 def mlp(net: Network, p: Parallel) -> Held:
-    """A dense layer's norm and MLP."""
+    """Parameters of a dense layer's norm and MLP."""
     f = net.features / p.tensor
     h = net.hidden
     biases = net.bias * ((1 + net.gated) * f + h)
@@ -180,7 +179,7 @@ def mlp(net: Network, p: Parallel) -> Held:
 
 
 def experts(net: Network, p: Parallel) -> Held:
-    """A mixture's norm, router, latent projections, shared expert and its share of the experts."""
+    """Parameters of norm, router, latent projections, shared expert, and a share of the experts."""
     assert net.experts is not None, "a layer E belongs to a network with experts"
     e = net.experts
     h = net.hidden
@@ -190,7 +189,7 @@ def experts(net: Network, p: Parallel) -> Held:
 
 
 def mamba(net: Network, p: Parallel) -> Held:
-    """A mixer's norms, projections, convolution, and three vectors of its heads."""
+    """Parameters of a mixer's norms, projections, convolution, and three vectors of its heads."""
     m = net.mamba
     h = net.hidden
     assert m is not None, "a layer M belongs to a network with Mamba"
@@ -200,17 +199,18 @@ def mamba(net: Network, p: Parallel) -> Held:
     return Held(linear / p.tensor, 0.0, vectors / p.tensor + net.norm_vectors * h)
 
 
+# by a part's letter in a layer (`decoder.Model`); W is attention within a window
 PARTS = {"*": attention, "W": attention, "-": mlp, "E": experts, "M": mamba}
 
 
 def of_layers(net: Network, p: Parallel, layers: tuple[str, ...]) -> Held:
-    """Of these layers."""
+    """The parameters of these layers on one GPU."""
     counts = Counter("".join(layers))
     return sum((PARTS[part](net, p).times(n) for part, n in counts.items()), Held())
 
 
 def parameters_of_rank(net: Network, p: Parallel, rank: int) -> Held:
-    """Of a pipeline rank: every p-th (virtual) stage, with the ends it has."""
+    """The parameters of a pipeline rank: every p-th (virtual) stage, with the ends it has."""
     last = rank == p.pipeline - 1
     held = sum((of_layers(net, p, s) for s in net.stages[rank :: p.pipeline]), Held())
     table = net.vocabulary * net.hidden / p.tensor

@@ -80,8 +80,13 @@ def test_what_is_offloaded_moves_from_the_gpu_to_the_host(key):
 
 def test_bytes_on_the_host_of_megatron_and_fsdp():
     """Megatron: moments, and float32 copies of weights and gradients; FSDP: all 16, sharded."""
-    p = planned(QWEN, **ONE_NODE, **OFFLOADED)
-    assert p.host["optimizer"] == pytest.approx(16 * p.run.model.parameters, rel=0.05)
+    half = {  # gradients in BF16, of which the optimizer has a float32 copy wherever it is
+        f"{MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32": False,
+        f"{MEGATRON}.optimizer.use_precision_aware_optimizer": False,
+    }
+    for change in ({}, half):
+        p = planned(QWEN, **ONE_NODE, **OFFLOADED, **change)
+        assert p.host["optimizer"] == pytest.approx(16 * p.run.model.parameters, rel=0.05)
     config = {"policy.dtensor_cfg.cpu_offload": True}
     p = planned("grpo_math_8B.yaml", **config)
     held = ("weights", "gradients", "optimizer")
