@@ -20,7 +20,7 @@ from nemo_algos.jsonl import (
 )
 from nemo_algos.style import save
 
-RECORD = "metrics.jsonl"  # is there from the first finished step on
+METRICS = "metrics.jsonl"  # is there from the first finished step on
 HELD = "training in"
 
 
@@ -41,7 +41,7 @@ def open_folder(folder: Path | None, log_dir: Path) -> Iterator[Path]:
         with lock:
             yield folder
     finally:
-        if new and not (folder / RECORD).exists():
+        if new and not (folder / METRICS).exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -56,13 +56,13 @@ def _create_numbered(log_dir: Path) -> tuple[Path, IO[str]]:
             taken.append(int(p.name[4:]))
     for number in count(max(taken, default=1)):
         folder = log_dir / f"exp_{number:03d}"
-        ended = (folder / "lock").is_file() and not (folder / RECORD).exists()
+        ended = (folder / "lock").is_file() and not (folder / METRICS).exists()
         try:
             folder.mkdir(parents=True, exist_ok=ended)
             lock = lock_folder(folder, HELD)
         except (FileExistsError, ValueError):  # another process's, or a run's
             continue
-        if not (folder / RECORD).exists():
+        if not (folder / METRICS).exists():
             return folder, lock
         lock.close()
     raise AssertionError
@@ -71,8 +71,8 @@ def _create_numbered(log_dir: Path) -> tuple[Path, IO[str]]:
 Send = Callable[[dict[str, float], int], object]
 
 
-class Told(NamedTuple):
-    """A run: the steps that it has done, and an id that no other run has."""
+class TrackedRun(NamedTuple):
+    """A run as trackers are told of it: done is its steps so far, id is no other run's."""
 
     folder: Path
     config: dict[str, Any]
@@ -81,7 +81,7 @@ class Told(NamedTuple):
 
 
 @contextmanager
-def tensorboard(run: Told, settings: LoggerSection) -> Iterator[Send]:
+def tensorboard(run: TrackedRun, settings: LoggerSection) -> Iterator[Send]:
     """Files in the run's folder; what a kill has left of later steps is hidden."""
     from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -90,7 +90,7 @@ def tensorboard(run: Told, settings: LoggerSection) -> Iterator[Send]:
 
 
 @contextmanager
-def wandb(run: Told, settings: LoggerSection) -> Iterator[Send]:
+def wandb(run: TrackedRun, settings: LoggerSection) -> Iterator[Send]:
     """A resumed run goes on in its own. Its files, which link elsewhere, are beside the folder."""
     import wandb  # pyright: ignore[reportMissingImports]
 
@@ -101,7 +101,7 @@ def wandb(run: Told, settings: LoggerSection) -> Iterator[Send]:
 
 
 @contextmanager
-def trackio(run: Told, settings: LoggerSection) -> Iterator[Send]:
+def trackio(run: TrackedRun, settings: LoggerSection) -> Iterator[Send]:
     """As W&B. Its runs are told apart by their names alone, so the id is a part of the name."""
     import trackio  # pyright: ignore[reportMissingImports]
 
@@ -113,7 +113,7 @@ def trackio(run: Told, settings: LoggerSection) -> Iterator[Send]:
 
 
 @contextmanager
-def mlflow(run: Told, settings: LoggerSection) -> Iterator[Send]:
+def mlflow(run: TrackedRun, settings: LoggerSection) -> Iterator[Send]:
     """A resumed run goes on in its own, which a tag tells. MLflow's names have no @."""
     import mlflow  # pyright: ignore[reportMissingImports]
 
@@ -131,7 +131,7 @@ def mlflow(run: Told, settings: LoggerSection) -> Iterator[Send]:
         )
 
 
-TRACKERS: dict[str, Callable[[Told, LoggerSection], AbstractContextManager[Send]]] = {
+TRACKERS: dict[str, Callable[[TrackedRun, LoggerSection], AbstractContextManager[Send]]] = {
     tracker.__name__: tracker for tracker in (tensorboard, wandb, mlflow, trackio)
 }
 
@@ -147,9 +147,11 @@ class StepMetrics(Metrics, Step):
 class Log:
     """Use as a context manager; `write` once per step."""
 
-    def __init__(self, settings: LoggerSection, run: Told, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: LoggerSection, run: TrackedRun, say: Callable[[str], None]
+    ) -> None:
         """Drop the lines after `run.done`, the steps behind a resumed run."""
-        self.path = run.folder / RECORD
+        self.path = run.folder / METRICS
         self.traces = run.folder / "trace.jsonl"
         self.settings = settings
         self.run = run
@@ -201,7 +203,7 @@ class Log:
 
 def read(folder: Path) -> list[dict[str, float]]:
     """The lines of a run: one of each step, and one of each evaluation, after its step's."""
-    return list(read_lines(folder / RECORD, StepMetrics))
+    return list(read_lines(folder / METRICS, StepMetrics))
 
 
 CURVES = {

@@ -22,7 +22,7 @@ from nemo_algos.engines.local import checkpoint, manifest
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import SEED, measure, sample
 from nemo_algos.engines.local.hardware import describe, threads_of
-from nemo_algos.engines.local.logs import RECORD, Log, Told, open_folder, plot, read
+from nemo_algos.engines.local.logs import METRICS, Log, TrackedRun, open_folder, plot, read
 from nemo_algos.engines.local.lora import load_trained
 from nemo_algos.engines.local.schema import GRPOSection, LocalConfig, TorchClass
 from nemo_algos.engines.local.screen import Screen, say
@@ -33,6 +33,7 @@ from nemo_algos.jsonl import JsonObject, read_object
 from nemo_algos.terminal import echo
 
 HELD_OUT = "validation/"
+LENGTHS = ("T_max", "total_iters", "total_steps")  # arguments of torch's schedulers: their steps
 
 
 class Stopped(BaseException):  # no Exception, which a reward function's failure would be
@@ -86,36 +87,44 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
         except Stopped:
             again = "" if config.checkpointing.enabled else " from step 0 (checkpointing is off)"
             resume = f"To resume{again}:\n  nemo-algos train --resume {place}"
-            rest = resume if (place / RECORD).exists() else "No step was done, so nothing is saved."
+            rest = (
+                resume if (place / METRICS).exists() else "No step was done, so nothing is saved."
+            )
             echo(f"Stopped. {rest}", err=True)
             raise SystemExit(128 + stop.requested) from None
 
 
 def _begun(folder: Path, config: LocalConfig, method: str, console: Console) -> bool:
-    """Whether there is a run to go on with, its changes said; else a new manifest is written."""
+    """Whether there is a run to go on with, its changes said; else a new manifest is written.
+
+    A run to go on with has a manifest, and a checkpoint or a step. One that was killed before its
+    first step begins anew, and so does one without a manifest, whose config nobody knows.
+    """
     there = checkpoint.steps(folder / "checkpoints")
-    if not (there or (folder / RECORD).exists()) or not (folder / "manifest.json").exists():
+    trained = there or (folder / METRICS).exists()
+    known = (folder / "manifest.json").exists()
+    if not trained or not known:
         manifest.write(folder, config, method)
         return False
     step = max(there, default=0)
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
-        steps = change.old
-        if change.key == "grpo.max_num_steps" and _lasts(config, steps):
+        last = change.old
+        if change.key == "grpo.max_num_steps" and _has_length(config, last):
             say(
                 console,
-                f"`policy.scheduler` still ends at step {steps}. Set it explicitly to extend it.",
+                f"`policy.scheduler` still ends at step {last}. Set it explicitly to extend it.",
             )
     return True
 
 
-def _lasts(config: LocalConfig, steps: int) -> bool:
-    """Whether the schedule has a number of so many steps."""
-    named = []
-    for e in config.policy.scheduler:
-        if isinstance(e, TorchClass):
-            named.append(e.kwargs)
-    return any(steps in kwargs.values() for kwargs in named)
+def _has_length(config: LocalConfig, steps: int) -> bool:
+    """Whether one of the schedulers is made for so many steps."""
+    for entry in config.policy.scheduler:
+        lengths = entry.kwargs if isinstance(entry, TorchClass) else {}
+        if steps in [lengths.get(name) for name in LENGTHS]:
+            return True
+    return False
 
 
 class TrainingRun:
@@ -126,7 +135,7 @@ class TrainingRun:
         self.folder = folder
         self.console = console
         self.stop = stop
-        trainer.observer.watch.folder = folder
+        trainer.observer.watch.folder = folder  # a trainer is made without one, and dumps nothing
         self.config = trainer.config
         self.checkpoints = folder / "checkpoints"
         self.last = self.config.grpo.max_num_steps
@@ -138,11 +147,12 @@ class TrainingRun:
             self._resume(path)
         done = self.trainer.step_number
         dump = manifest.to_json(self.config)
-        told = Told(self.folder, dump, manifest.id_of(self.folder), done)
+        tracked = TrackedRun(self.folder, dump, manifest.id_of(self.folder), done)
         self.screen = Screen(self.console, done, self.last)
-        self.log = Log(self.config.logger, told, partial(say, self.console))
+        self.log = Log(self.config.logger, tracked, partial(say, self.console))
         self.record = Record(self.folder, self.config)
-        for step, row in self.record.rows.items():  # of a run that is resumed
+        # remarks compare a step with those before, of which a resumed run has some already
+        for step, row in self.record.rows.items():
             self.trainer.remarks.of(step, row)
         say(self.console, f"{self.folder}: {self._facts()}")
         try:
@@ -275,8 +285,13 @@ class Record:
         return {step: sign * v for step, v in found if v is not None and not math.isnan(v)}
 
     def refuse_unknown(self, metrics: dict[str, float]) -> None:
-        """Raises ValueError where the first step has no such metric."""
-        if 1 not in self.rows and self.metric not in ("", *metrics) and HELD_OUT not in self.metric:
+        """Raises ValueError where the first step has no metric of the name in metric_name.
+
+        The names of an evaluation's metrics have been checked with the config.
+        """
+        first = 1 not in self.rows
+        of_steps = self.metric and not self.metric.startswith(HELD_OUT)
+        if first and of_steps and self.metric not in metrics:
             near = did_you_mean(self.metric, list(metrics))
             raise ValueError(f"checkpointing.metric_name: unknown metric {self.metric}{near}")
 
@@ -306,14 +321,17 @@ def finished_message(folder: Path, config: LocalConfig) -> str:
 
 
 def write(trainer: Trainer, record: Record, console: Console) -> None:
-    """Save the models, draw the curves, write summary.json, and say where things are."""
+    """Save the models, draw the curves, write summary.json, and say where things are.
+
+    Afterwards the trainer has the weights of its best checkpoint.
+    """
     folder = record.folder
     step = trainer.step_number
     name = trainer.algorithm.name
-    _save(trainer, folder / "model")
+    _save(trainer, folder / "model")  # before `_best`, which loads other weights
     curves = plot(folder, f"{_title(record, name)}, seed {record.config.grpo.seed}")
     best = _best(trainer, record)
-    name_of = record.metric
+    metric = record.metric
     trained = [row for row in record.rows.values() if "tokens_per_second" in row]
     seconds = sum(row.get("time/seconds", 0.0) for row in trained)
     found = {
@@ -321,7 +339,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
         "steps": step,
         "before": record.held_out(0),
         "after": record.held_out(step),
-        **({"best": {"step": best, name_of: record.rows[best][name_of]}} if best else {}),
+        **({"best": {"step": best, metric: record.rows[best][metric]}} if best else {}),
         "seconds": seconds,
         "tokens_per_second": median([row["tokens_per_second"] for row in trained] or [0.0]),
     }
@@ -354,7 +372,10 @@ def _title(record: Record, method: str) -> str:
 
 
 def _best(trainer: Trainer, record: Record) -> int:
-    """The step of the best checkpoint by the metric, saved as a model; 0 where there is none."""
+    """The step of the best checkpoint by the metric, saved as a model; 0 where there is none.
+
+    It is saved from the trainer's model, which loses the weights that it had.
+    """
     folder = record.folder / "checkpoints"
     values = record.values()
     best = next((s for s in checkpoint.ranking(folder, values) if s in values), 0)
@@ -366,7 +387,10 @@ def _best(trainer: Trainer, record: Record) -> int:
 
 
 def _save(trainer: Trainer, folder: Path) -> None:
-    """With how it was asked, where an evaluation can ask the same."""
+    """Save a model and, of problems from a file, the form of its prompts for evaluations.
+
+    Puzzles have one form, and a task of the user's makes its prompts itself.
+    """
     trainer.policy.save(str(folder))
     if trainer.config.data.task == "math":
         trainer.config.data.trained.write(folder)

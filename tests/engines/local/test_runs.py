@@ -20,7 +20,7 @@ from short_runs import assert_same_run, metrics, short_warm_start, train, weight
 from nemo_algos import config
 from nemo_algos.engines.local import checkpoint, logs, manifest
 from nemo_algos.engines.local import run as running
-from nemo_algos.engines.local.logs import Told, open_folder
+from nemo_algos.engines.local.logs import TrackedRun, open_folder
 from nemo_algos.engines.local.run import Record, _say
 from nemo_algos.engines.local.schema import LoggerSection, Project
 from nemo_algos.findings import ConfigError, set_at
@@ -102,7 +102,9 @@ def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path, monkeypatch):
     counter = type(event_file_writer._global_uid)(0)
     monkeypatch.setattr(event_file_writer, "_global_uid", counter)  # a process of its own: no 9, 10
     for done, steps in ((0, (1, 2, 3, 4)), (2, (3,))):
-        with logs.tensorboard(Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")) as send:
+        with logs.tensorboard(
+            TrackedRun(tmp_path, {}, "id", done), LoggerSection(log_dir="-")
+        ) as send:
             for step in steps:
                 send({"x": float(step + done)}, step)
     assert read_events(tmp_path)["x"] == ([1, 2, 3], [1, 2, 5])
@@ -116,7 +118,7 @@ def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatc
     fake |= {"log_dict": lambda *_: None, "log_metrics": lambda *sent: metrics.append(sent)}
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**fake))
     settings = LoggerSection.model_validate({"log_dir": "-", "mlflow": {"tracking_uri": uri}})
-    with logs.mlflow(Told(tmp_path, {}, "id", 0), settings) as send:
+    with logs.mlflow(TrackedRun(tmp_path, {}, "id", 0), settings) as send:
         send({"pass@1": 0.5}, 3)
     assert told == [*filter(None, [uri]), "nemo-algos"] and metrics == [({"pass_at_1": 0.5}, 3)]
 
@@ -323,6 +325,16 @@ def test_a_schedule_made_for_the_old_length_is_told(tmp_path):
     assert rates == pytest.approx([2 * half, half, 0, half], abs=1e-9)
 
 
+def test_another_number_of_a_schedule_is_no_length(tmp_path):
+    """A step of 2 that lowers the rate goes on doing so after step 2."""
+    halved = (
+        "policy.scheduler=[{name: torch.optim.lr_scheduler.StepLR, "
+        "kwargs: {step_size: 2, gamma: 0.5}}]"
+    )
+    train(tmp_path / "run", halved, "grpo.max_num_steps=2")
+    assert "`policy.scheduler`" not in train(tmp_path / "run", halved, "grpo.max_num_steps=3")
+
+
 def test_on_another_kind_of_device_other_responses_are_drawn():
     """Whose random state has another size."""
     one, other = trainers.trainer(), trainers.trainer()
@@ -463,7 +475,7 @@ def test_a_new_run_of_a_name_is_another_one_to_trackio(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "trackio", Trackio("trackio"))
     settings = LoggerSection(log_dir="runs", trackio=Project(project="p", name="etr"))
     for run_id, done in (("exp_001-a", 0), ("exp_002-b", 0), ("exp_001-a", 3)):
-        with logs.TRACKERS["trackio"](Told(tmp_path, {}, run_id, done), settings):
+        with logs.TRACKERS["trackio"](TrackedRun(tmp_path, {}, run_id, done), settings):
             pass
     names = [options["name"] for options in asked]
     assert names == ["etr exp_001-a", "etr exp_002-b", "etr exp_001-a"]
