@@ -25,7 +25,6 @@ GROUND = {
     *{"config", "extras", "interpolation"},
     *{"jsonl", "page", "processes", "style", "terminal", "untrusted"},
 }
-CORE = {"algorithms.core", "algorithms.rollouts", "algorithms.shapes"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
     "page": set(),
@@ -40,7 +39,7 @@ ALLOWED = {
     "config": {"findings", "interpolation"},
     "jsonl": {"findings", "untrusted"},
     "algorithms.shapes": set(),
-    "algorithms.core": CORE,
+    "algorithms.core": {"algorithms.core", "algorithms.shapes"},
     "algorithms.rollouts": {"algorithms.core", "algorithms.shapes"},
     # its table of names has `countdown`, and those that run code
     "engines.rewards": {"engines.rewards", "engines.data", "engines.execution", "findings"},

@@ -249,7 +249,7 @@ def check_inputs(
 
 
 def _check_unit(name: str, rewards: PerSequence) -> None:
-    outside = (rewards < -core.groups.EPS) | (rewards > 1 + core.groups.EPS)
+    outside = (rewards < -core.groups.EQUAL) | (rewards > 1 + core.groups.EQUAL)
     if outside.any():
         row = int(outside.nonzero()[0])
         raise ValueError(

@@ -53,7 +53,7 @@ def start(
     grpo = checked.grpo
     refuse_first(
         (
-            name not in SHAPES,
+            name not in SHAPES,  # the models that we build: all others are files
             f"{config}: {name} and its data are already files that any engine can read. Export is "
             "only for the built-in models.",
         ),
@@ -67,7 +67,8 @@ def start(
 
     from nemo_algos.engines.local.build import policy_of
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as a run of such a model (`hardware.threads_of`)
+    # saving makes the folder, too
     policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))
     task = Puzzles(checked.data, grpo.seed)
     number = grpo.num_prompts_per_step
@@ -134,7 +135,8 @@ def card(
     from nemo_algos.lab.report.runs import read_runs
 
     text = written(read_runs([run])[0])
-    path = file or (run / "model" if (run / "model").is_dir() else run) / "README.md"
+    folder = run / "model" if (run / "model").is_dir() else run
+    path = file or folder / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, text)
     echo(path)

@@ -1,6 +1,7 @@
 """Statistics of groups, [B] -> [G], two-pass and vectorised over the groups, in float64.
 
-And of all sequences of a batch, with the tolerances of groups.
+And of all sequences of a batch, with the tolerances of groups. Rewards are those of `Rollouts`,
+which keeps them in float64.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from torch import Tensor
 from nemo_algos.algorithms.shapes import PerSequence
 
 EPS = 1e-6  # added to every standard deviation
+# Values that differ by less are equal: relative to the largest, absolute where all are below 1, so
+# that the rounding of a sum of rewards is no signal. A choice, far above float64's rounding.
+EQUAL = 1e-6
 AdvantageStd = Literal["sample", "population", "none"]
 
 
@@ -45,16 +49,19 @@ class Groups:
 
     def max(self, values: Tensor) -> Tensor:
         """[B] -> [G]."""
-        return self._zeros.scatter_reduce(0, self.index, values, "amax", include_self=False)
+        return self._zeros.scatter_reduce(
+            0, self.index, values.double(), "amax", include_self=False
+        )
 
     def std(self, values: Tensor, dof: int = 0) -> Tensor:
         """[B] -> [G], dividing by n - dof (a group of one has 0)."""
         centred = values - self.mean(values)[self.index]
+        # a group of one divides its 0 by 1, not by n - dof = 0
         return (self.sum(centred.square()) / (self.count - dof).clamp(min=1)).sqrt()
 
     def tolerance(self, rewards: PerSequence) -> Tensor:
         """[B] -> [G]: rewards of a group closer than this are equal."""
-        return EPS * self.max(rewards.abs()).clamp(min=1.0)
+        return EQUAL * self.max(rewards.abs()).clamp(min=1.0)
 
     def flat(self, rewards: PerSequence) -> Tensor:
         """[B] -> bool [G]: groups without a signal: one sequence, or all rewards equal."""
@@ -85,21 +92,21 @@ def scaled(
     return values.where(~groups.flat(rewards)[groups.index], 0.0)
 
 
-def rounding(values: Tensor) -> Tensor:
-    """A scalar: of all values, of any shape, two that are closer than this are equal."""
+def tolerance(values: Tensor) -> Tensor:
+    """As `Groups.tolerance` of all values, of any shape: a scalar; 0 where there are none."""
     if values.numel():
-        return EPS * values.abs().amax().clamp(min=1.0)
+        return EQUAL * values.abs().amax().clamp(min=1.0)
     return values.new_zeros(())
 
 
 def succeeded(rewards: PerSequence) -> Tensor:
     """Whether each reward is a success: above 0, and not only by the rounding of a sum."""
-    return rewards > rounding(rewards)
+    return rewards > tolerance(rewards)
 
 
 def all_equal(values: Tensor) -> bool:
-    """Whether all values [N] are equal, as those of a flat group; none are."""
-    return not len(values) or bool(values.max() - values.min() <= rounding(values))
+    """Whether all values [N] are equal, as those of a flat group; true of an empty set."""
+    return not len(values) or bool(values.max() - values.min() <= tolerance(values))
 
 
 def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
@@ -111,7 +118,7 @@ def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = E
     if all_equal(among):
         return torch.zeros_like(values)
     centred = values - among.mean()
-    zero = centred.abs() <= rounding(among)
+    zero = centred.abs() <= tolerance(among)
     return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
 
 

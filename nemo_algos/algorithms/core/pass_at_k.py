@@ -20,6 +20,7 @@ def miss(n: int, ks: Sequence[int]) -> Floats:
     if not all(1 <= k <= n for k in ks):
         raise ValueError(f"k={list(ks)} of n={n} responses: every k must be from 1 to n")
     i = np.arange(n)[:, None]
+    # where s > n-k no draw misses the subset: 0, and without the clip it would be -0.0
     factors = (n - np.asarray(ks) - i).clip(min=0) / (n - i)
     return np.vstack([np.ones(len(ks)), factors.cumprod(0)])
 
@@ -35,7 +36,10 @@ def pass_hat_k(correct: ArrayLike, n: int, ks: Sequence[int]) -> Floats:
 
 
 def ucc_at_k(sizes: ArrayLike, n: int, ks: Sequence[int]) -> Floats:
-    """QUATRO eq. 20 [K]: sum over clusters of 1 - C(n-s_j, k) / C(n, k), for cluster sizes [m]."""
+    """The Unique Correct Count [K]: how many of m clusters of right responses k draws find.
+
+    Equation 20 of QUATRO's paper: the sum over the cluster sizes s [m] of 1 - C(n-s, k) / C(n, k).
+    """
     return pass_at_k(sizes, n, ks).sum(0)
 
 
@@ -62,6 +66,7 @@ def best_at_k_bootstrap(
     miss(n, ks)  # refuses the same k
     best = np.empty((len(table), len(ks)))
     for column, k in enumerate(ks):
+        # verl seeds numpy's global generator for each k: this gives the same draws
         draws = np.random.RandomState(seed).choice(n, (resamples, k))
         best[:, column] = [row[draws].max(1).mean() for row in table]
     return best
@@ -71,6 +76,7 @@ def _sizes(sizes: ArrayLike, n: int) -> NDArray[np.int64]:
     if (np.asarray(sizes) % 1 != 0).any():
         raise ValueError("pass@k needs whole numbers of correct responses, not sums of rewards")
     counts = np.asarray(sizes, dtype=np.int64)
-    if ((counts < 0) | (counts > n)).any():
-        raise ValueError(f"sizes must be 0 to n={n} responses, got {counts.max()}")
+    wrong = counts[(counts < 0) | (counts > n)]
+    if wrong.size:
+        raise ValueError(f"sizes must be 0 to n={n} responses, got {wrong[0]}")
     return counts

@@ -35,7 +35,8 @@ padded = partial(pad_sequence, batch_first=True)
 class OfResponse(NamedTuple):
     """What the loss needs of a response: its row in the signals of the whole rollout batch.
 
-    counts, batch_size: of its optimizer batch, in sequences and tokens, and as slime divides.
+    counts: of its optimizer batch, by which our loss divides.
+    batch_size: of the same batch, the number of responses by which slime divides what it is given.
     """
 
     number: int
@@ -48,7 +49,7 @@ class OfResponse(NamedTuple):
 def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     """For `custom_advantage_function_path`: the driver half.
 
-    Raises ConfigError as `judged`, ValueError where rows are no whole groups of single responses.
+    Raises ConfigError as `judge`, ValueError where rows are no whole groups of single responses.
     """
     algorithm, loss = judge(args)
     whole = _everyones(rollout_data)
@@ -98,6 +99,7 @@ def method_loss(
     entropy = padded(_whole(scored["entropy"], batch))
     rollouts = _rollouts(_tokens(batch), [*range(len(logprobs))], torch.zeros(len(logprobs)))
     numbers = torch.tensor([returns.method.number for returns in batch["returns"]])
+    # a micro-batch lies within an optimizer batch: all its responses have these signals and counts
     first: OfResponse = batch["returns"][0].method
     signals = first.signals[numbers][:, : logprobs.shape[1]]
     loss = na.policy_loss(algorithm, logprobs, rollouts, signals, first.counts, config, entropy)
@@ -108,8 +110,8 @@ def method_loss(
     for name, value in stats.summary().items():
         if not name.startswith(NO_SHARES):
             log[name] = logits.new_tensor(value * share)
-    # of a rank with none of the tokens too
-    graph = sum(logprobs[:0].sum() for logprobs in scored["log_probs"])
+    # 0, but with a gradient: a rank that has none of the tokens takes part in the backward, too
+    graph = sum(of_response[:0].sum() for of_response in scored["log_probs"])
     return loss.value * share + graph, log
 
 
@@ -139,6 +141,7 @@ def _everyones(data: dict[str, Any]) -> Data:
     for name, tensors in _tokens(data).items():
         own[name] = [tensor.cpu() for tensor in tensors]
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=False)
+    # one place for each rank, which is overwritten
     ranks = [own] * mpu.get_data_parallel_world_size(with_context_parallel=False)
     dist.all_gather_object(ranks, own, group)
     whole: Data = {name: [] for name in own}
@@ -174,7 +177,7 @@ def _groups(whole: Data, size: int) -> list[int]:
 
 
 def _rollouts(rows: Data, group: list[int], rewards: Tensor) -> na.Rollouts:
-    """What slime's filters have masked out whole is no empty response."""
+    """A response that slime's filters have masked out whole is left out; it is no empty one."""
     mask = padded(rows["mask"]).bool()
     tokens = {}
     for k in FIELDS.values():

@@ -75,6 +75,8 @@ HOOKS = (
 missing = ", ".join(name for name in HOOKS if not hasattr(GRPOTrainer, name))
 if missing:
     raise ImportError(f"TRL {version('trl')}: GRPOTrainer has no {missing}. {TESTED_TRL}")
+# inputs of an encoder of images: what follows self, model, input_ids, attention_mask,
+# logits_to_keep, batch_size, compute_entropy and compute_aux_loss
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
@@ -202,7 +204,10 @@ def unnamed_rewards(algorithm: Algorithm, names: list[str]) -> Iterator[Finding]
 
 
 def finite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The reward function, which may return None; of NaN, TRL's own None, it raises ValueError."""
+    """The reward function, which may return None, but raises ValueError where it returns NaN.
+
+    TRL writes NaN for None, so that it would take a broken reward for one that was not given.
+    """
     name = getattr(function, "__name__", type(function).__name__)
 
     def checked(rewards: list[Any]) -> list[Any]:
@@ -244,7 +249,9 @@ class MethodTrainer(GRPOTrainer):
             model = isinstance(function, torch.nn.Module)
             functions.append(function if model else finite(function))
         self.reward_funcs = functions
-        args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
+        # `judge` set it so that TRL loads a reference. TRL has copied it to self.beta, which stays,
+        # and asks the reference in every generation; what is recorded are the user's args: 0
+        args.beta = 0.0
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])
         self._blocks = {"method": method, "loss_fn": loss_fn or {}}
@@ -354,7 +361,8 @@ class MethodTrainer(GRPOTrainer):
                 warnings.warn(f"step 1: {remark}", stacklevel=2)
         kept = self.state.stateful_callbacks
         signals = self.algorithm.signals(whole, kept.get(MEMORY, {}))
-        if self.model.training and signals.memory:  # a callback that nobody has is warned of
+        # an entry that is empty would have transformers look for a callback of its name, and warn
+        if self.model.training and signals.memory:
             kept[MEMORY] = signals.memory
         exact = {}
         if whole.entropy is not None:
@@ -366,7 +374,8 @@ class MethodTrainer(GRPOTrainer):
         for _ in range(min(len(whole), len(log))):
             log.pop()  # TRL's
         log.extend(shown.tolist())
-        # the old log-probs may be those of the update's own forward: no mark of these holds
+        # The loss reads no reports. A mark tells rows apart by their old log-probs, for which
+        # `_compute_loss` may take those of its own forward: it would find these rows to be others.
         signals = replace(signals, reports={}, mark=None)[numbers][:, : own.mask.shape[1]]
         self._own[self.model.training] = own, signals
         return batch | {"rows": rows}
@@ -385,7 +394,9 @@ class MethodTrainer(GRPOTrainer):
                 old, entropy = self._score(self.model, batch, self._train_batch_size)
         return Rollouts(
             group=numbers // (self.num_generations if train else self.num_generations_eval),
-            rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
+            rewards=total.where(
+                ~rewards.isnan().all(1), torch.nan
+            ),  # given by no function: refused
             mask=(completion * batch.get("tool_mask", 1)).bool(),
             old_logprobs=old,
             ref_logprobs=batch.get("ref_per_token_logps"),
@@ -407,7 +418,9 @@ class MethodTrainer(GRPOTrainer):
         return score(model, *both, keep, size, compute_entropy=True, **vision)[:2]
 
     def _everyones(self, x: Tensor) -> Tensor:
+        """The rows [B] or [B,S] of all processes, S being the longest of them."""
         numbers = x if x.is_floating_point() else x.long()  # padding makes int64 of bool
+        # one number for a row has no dimension 1, and is returned as it is
         padded = self.accelerator.pad_across_processes(numbers, dim=1)
         return self.accelerator.gather(padded).to(x.dtype)
 
@@ -415,6 +428,7 @@ class MethodTrainer(GRPOTrainer):
         inputs = super()._prepare_inputs(generation_batch)
         train = self.model.training
         steps = self.args.gradient_accumulation_steps
+        # the micro-batches of this optimizer step, of those that a generation batch is cut into
         window = [inputs]
         if train:
             start = self._step % self.args.steps_per_generation // steps * steps
@@ -425,7 +439,8 @@ class MethodTrainer(GRPOTrainer):
         reduce = self.accelerator.reduce
         self._counts = Counts(*reduce(numbers).tolist())  # of the optimizer batch
         shares = reduce(self._term_weights(own, signals))
-        self._recounted = (self._coefficients[train] / shares).where(shares > 0, 0.0)
+        # what makes the terms' weights, made for the generation batch, add up to coef over this one
+        self._term_factors = (self._coefficients[train] / shares).where(shares > 0, 0.0)
         return inputs
 
     def _term_weights(self, rollouts: Rollouts, signals: Signals) -> Tensor:
@@ -452,7 +467,7 @@ class MethodTrainer(GRPOTrainer):
             )
         self._is_ours = True
         rollouts, signals = (x[inputs["rows"]] for x in known)
-        terms = zip(self.algorithm.terms, self._recounted, strict=True)
+        terms = zip(self.algorithm.terms, self._term_factors, strict=True)
         own = {each.key: signals.extras[each.key] * factor for each, factor in terms}
         signals = replace(signals, extras={**signals.extras, **own})
         logprobs, entropy = self._score(model, inputs)
@@ -460,7 +475,8 @@ class MethodTrainer(GRPOTrainer):
             rollouts = replace(rollouts, old_logprobs=logprobs.detach())
         batch = (logprobs, rollouts, signals, self._counts)
         loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
-        stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats
+        stats = loss.stats if self._stats is None else self._stats + loss.stats
+        self._stats = stats
         if self.accelerator.sync_gradients:
             reduce = self.accelerator.reduce
             top = self._everyones(stats.max_log_ratio[None]).max()

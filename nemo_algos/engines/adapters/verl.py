@@ -218,6 +218,7 @@ def method_loss(
     own = {k: f"method_{k}" for k in (*algorithm.per_token, *COUNTS)}
     rows = data.select(*READ, *own.values(), strict=False).to_padded_tensor()
     columns = {k: rows[v] for k, v in own.items()}
+    # a micro-batch lies within an optimizer batch: all its rows have the same counts
     counts = na.Counts(**{k: float(columns.pop(k)[0]) for k in COUNTS})
     bounds = algorithm.constant_bounds or (columns.pop("low"), columns.pop("high"))
     signals = na.Signals(columns.pop("advantages"), *bounds, columns)

@@ -129,7 +129,7 @@ def check(master_config: Any, algorithm: Algorithm) -> None:
         versions.refuse([said, self_test.SKIP])
         raise AssertionError from error
     loss = master_config.loss_fn
-    penalty = 0.0 if loss.use_kl_in_reward else loss.reference_policy_kl_penalty
+    penalty = not loss.use_kl_in_reward and loss.reference_policy_kl_penalty != 0
     self_test.check(name, step, penalty)
 
 

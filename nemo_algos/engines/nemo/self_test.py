@@ -1,4 +1,7 @@
-"""NeMo-RL's own step with two responses whose loss is known: what computes another is refused."""
+"""NeMo-RL's own step with two responses whose loss is known: what computes another is refused.
+
+The responses are those of `trial`: tokens, rewards and log-probs are its constants.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,8 +15,10 @@ from nemo_algos.engines.nemo.derived_config import SELF_TEST, method_keys
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
-# method: the loss, and its derivative along DIRECTION (by the independent formulas of
-# tests/real/stack/oracle.py: tests/real/nemo/test_self_test.py)
+# method: the loss, and its derivative along `trial.DIRECTION`. The methods are those for which
+# independent formulas exist (tests/real/stack/oracle.py), which tests/real/nemo/test_self_test.py
+# holds these numbers against. Whatever the run's method is, all are tried: each uses other parts of
+# NeMo-RL's step.
 ANSWERS = {
     "grpo": (-0.0442126585, -0.450265485),
     "gspo": (-0.0707105641, -0.707105753),
@@ -25,39 +30,43 @@ ANSWERS = {
     "erpo": (-0.0578915055, -0.622204351),
     "apmpo": (-0.0812732813, -0.685444644),
 }
-PENALTY = 0.5  # of a run that has one
+PENALTY = 0.5  # tried where the run has a KL penalty, whatever the size of the run's
 # what a k3 penalty adds, by what the loss is a mean of
 ADDED = {"token": (0.0392049727, -0.0950000286), "sequence": (0.0409449798, -0.0875000258)}
-TOLERANCE = 1e-4  # relative; losses are float32
+# Relative. A choice: NeMo-RL's float32 steps are within 1e-5 in tests/real/nemo/test_self_test.py,
+# and a wrong formula is off by far more.
+TOLERANCE = 1e-4
 ONLY_THE_PENALTY = (
     "Only the KL penalty differs: all is right with `loss_fn.reference_policy_kl_penalty: 0`."
 )
 STAND_IN = " (This comes from a stand-in of the test, so this NeMo-RL may be right.)"
 SKIP = f"To start without this test, set `{SELF_TEST}: false`."
 
+# runs a step of NeMo-RL's trainer up to the workers' loss (`trial`): the loss, and its derivative
 Step = Callable[[Estimator, AlgorithmLoss], tuple[float, float]]
 
 
-def check(name: str, step: Step, penalty: float = PENALTY) -> None:
+def check(name: str, step: Step, penalty: bool = True) -> None:
     """Raises ConfigError with every method that has another answer.
 
-    name: of NeMo-RL's trainer; step: runs its own step, up to the workers' loss (`trial`); penalty:
-    the run's, of the KL to the reference: 0 asks without.
+    name: of NeMo-RL's trainer; step: of that trainer; penalty: whether the run has a penalty on the
+    KL to the reference, so that one is tried.
     """
     unread = {*method_keys(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
     versions.refuse([f"ClippedPGLossConfig has no {key}" for key in sorted(unread)])
     faults = _faults(name, step, penalty)
-    if faults and penalty and not _faults(name, step, 0.0):
+    if faults and penalty and not _faults(name, step, penalty=False):
         faults.append(ONLY_THE_PENALTY)
     versions.refuse([*faults, SKIP] if faults else [])
 
 
-def _faults(name: str, step: Step, penalty: float) -> list[str]:
+def _faults(name: str, step: Step, penalty: bool) -> list[str]:
     found = (_fault(method, step, penalty) for method in ANSWERS)
+    # what breaks the step breaks it for every method: that is said once
     return [*dict.fromkeys(f"a step of {name}{fault}" for fault in found if fault)]
 
 
-def _fault(method: str, step: Step, penalty: float) -> str | None:
+def _fault(method: str, step: Step, penalty: bool) -> str | None:
     try:
         found = answer(method, step, penalty)
     except Exception as error:  # whatever NeMo-RL's code raises
@@ -73,16 +82,19 @@ def _fault(method: str, step: Step, penalty: float) -> str | None:
     )
 
 
-def known(method: str, penalty: float) -> tuple[float, float]:
-    """The right answer, with a k3 penalty of PENALTY if there is one."""
+def known(method: str, penalty: bool) -> tuple[float, float]:
+    """The right answer; penalty: with a k3 penalty of PENALTY."""
     added = ADDED[build(method).mean] if penalty else (0.0, 0.0)
     return ANSWERS[method][0] + added[0], ANSWERS[method][1] + added[1]
 
 
-def answer(method: str, step: Step, penalty: float = PENALTY) -> tuple[float, float]:
-    """The loss of a method by a step of NeMo-RL's, and its derivative along `trial.DIRECTION`."""
+def answer(method: str, step: Step, penalty: bool = True) -> tuple[float, float]:
+    """The loss of a method by a step of NeMo-RL's, and its derivative along `trial.DIRECTION`.
+
+    penalty: with a k3 penalty of PENALTY.
+    """
     algorithm = build(method)
-    asked = PENALTY if penalty else 0.0
-    section: Any = {"reference_policy_kl_penalty": asked, "reference_policy_kl_type": "k3"}
+    size = PENALTY if penalty else 0.0
+    section: Any = {"reference_policy_kl_penalty": size, "reference_policy_kl_type": "k3"}
     loss = AlgorithmLoss(ClippedPGLossConfig(**section), algorithm)
     return step(Estimator(algorithm, group_size=2, batch_size=2), loss)

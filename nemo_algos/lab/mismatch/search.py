@@ -16,6 +16,9 @@ from nemo_algos.lab.mismatch.hypotheses.sampling import Parameters, Sampling
 from nemo_algos.lab.mismatch.network import Change, Logits, Network, recompute
 from nemo_algos.lab.mismatch.responses import Responses
 
+# The numbers below are choices. MismatchBench (benchmarks/mismatch) counts the right and the wrong
+# names that they lead to. A level is the mean |record - prediction| in standard deviations of
+# rounding (`Record.level`).
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SOLVED_FOR = 1200  # tokens that a parameter is solved for
@@ -23,24 +26,28 @@ FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 # one may nearly do what another does: all are tried
 COMPUTED = {hypothesis.name for hypothesis in forward.COMPUTED[:-1]}
-SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
-EXACT = 0.05  # of that level: float32; two levels that differ by less are alike
-# standard deviations, share of the tokens: then the side is in float32
+# Of the level of a bf16 forward's rounding: up to SLACK times it is rounding, as other kernels
+# round otherwise; up to EXACT times it is float32's, and two levels that differ by less are alike.
+SLACK = 1.5
+EXACT = 0.05
+# A side is in float32 where more than SOME of its tokens are off by less than SAME standard
+# deviations. Tokens that are likelier than SURE (nats) are left out: any format has the same.
 SAME = 0.01
 SOME = 0.1
-SURE = -1e-3  # nats: a likelier token is the same in any format
-# of the level before; standard errors: less is no improvement
+SURE = -1e-3
+# The share of the level before that a cause may leave: GAIN, any cause at all; BETTER, to prefer
+# the other forward, more parameters, or coarser weights; HALF (of what is beyond rounding), to name
+# a cause, or to try no others; CLEAR, to name one where all is within rounding.
 GAIN = 0.92
-CERTAIN = 5.0
-BETTER = 0.75  # of the other forward's level, or of what fewer parameters leave: it is nearer
-# of what is beyond rounding; of the level, where that is near rounding
+BETTER = 0.75
 HALF = 0.5
 CLEAR = 0.3
-CAUSES = 3
-# responses; exact agreement takes no more
+CERTAIN = 5.0  # standard errors over responses: a gain of less may be chance
+CAUSES = 3  # at most, of a side
+# responses that a cause is tried on; fewer where the record is within rounding of the forward
 TRIED = 4
 FEW = 2
-FAR = 4.0  # of rounding's level
+FAR = 4.0  # of rounding's level: a record that is further off, and comes to rounding, has its cause
 CHANCE = 3.0  # standard deviations of a difference of two counts
 
 
@@ -58,9 +65,14 @@ class State:
     named: Parameters = field(default_factory=dict)
 
     def predicted(self, record: Record, logits: Logits, base: Logits) -> Fit:
-        """The record under all of it, with parameters solved for; base: without changes."""
+        """What would be recorded under all of it, with its parameters.
+
+        logits: of the changed forward; base: of the model as it is. The parameters of sampling are
+        solved for. Where it explains the record no better than none, it is left out; so is
+        bookkeeping.
+        """
         fit = Fit(logits.logprobs, self.named)
-        unchanged = base.logprobs
+        unchanged = base.logprobs  # of responses that the changes do not hold of, if mixed
         if self.sampling:
             guide = base if self.mixed else logits  # what some responses alone have is no guide
             solved = _solved(self.sampling, record, guide)
@@ -142,8 +154,9 @@ class Outcome:
 class Search:
     """One side's record against one model. rounding: the level of a bf16 forward's rounding.
 
-    forwards: the model in float32 and in bf16, and the logits of each; side: of the first;
-    progress: is told each hypothesis of the forward.
+    forwards: the model in float32 and in bf16, and the logits of each; a side in float32 keeps only
+    the first. side: with the logits of the first; then of the forward that is nearest to the
+    record. progress: is told each hypothesis of the forward.
     """
 
     case: Case
@@ -155,10 +168,9 @@ class Search:
 
     def __post_init__(self) -> None:
         record = self.side.record
-        base = self.side.base
-        rounded = self.forwards[-1][1]
-        self.pair = self.forwards[0][1], rounded
-        off = record.off(base.logprobs)[base.logprobs < SURE]
+        plain = self.side.base.logprobs
+        self.pair = self.forwards[0][1], self.forwards[-1][1]
+        off = record.off(plain)[plain < SURE]
         exact = len(off) > 0 and float((off < SAME).mean()) > SOME
         if exact:
             self.forwards = self.forwards[:1]
@@ -166,8 +178,8 @@ class Search:
         # a sampler of the same kernels rounds as the model in bf16
         levels = [record.level(logits.logprobs) for _, logits in self.forwards]
         rounds = levels[-1] < BETTER * levels[0]
-        self.nearest, base = self.forwards[-1 if rounds else 0]
-        self.side = Side(record, base)
+        self.nearest, logits = self.forwards[-1 if rounds else 0]
+        self.side = Side(record, logits)
         self.most = self.rounding * (EXACT if exact else SLACK)
 
     def outcome(self, other: Outcome | None = None) -> Outcome:
@@ -248,7 +260,12 @@ class Search:
         return max(self.most, SLACK * record.level(record.value + self._rounded(current)))
 
     def _most_far(self, current: Reached) -> float:
-        """So many tokens are far off by rounding alone; at a filter's edge a few more by chance."""
+        """The most tokens that are far off by rounding alone, as those of the bf16 forward are.
+
+        Of two counts of one mean the difference has twice that mean as its variance (Poisson); the
+        mean is taken to be bf16's count. At a filter's edge that count may be 0 by chance: there 0
+        allows CHANCE**2 tokens.
+        """
         record = self.side.record
         far = int(record.far(record.value + self._rounded(current)).sum())
         at_edge = CHANCE**2 / 2 if sampling.CUTS.keys() & current.fit.parameters.keys() else 0.0
@@ -271,12 +288,17 @@ class Search:
         candidates = []
         for logits in forwards:
             reached = self.side.reached(state, logits)
-            # where each response has a choice, it fits better anyhow
+            # with a choice for each response any state fits better, so that it must halve the level
             candidates.append(self.side.of_some(reached, HALF * reached.level))
         return self._least(candidates)
 
     def _next(self, current: Reached) -> tuple[State | None, dict[str, float]]:
-        """What explains the most beyond this, if enough; and the share of each that is near."""
+        """What explains the most beyond this, if enough; and the share of each that is near.
+
+        Bookkeeping and sampling are tried first, as they need no forward: they are taken if they
+        leave rounding, or half of what is beyond it. Else causes of the forward are tried, and
+        those are taken where none of the forward explains enough.
+        """
         cheap = self._cheap(current)
         fallback = None
         remaining = current.level
@@ -285,7 +307,7 @@ class Search:
             remaining = cheap.level
             if remaining <= self._most(cheap):
                 return fallback, {}
-        if current.level <= self._most(current):
+        if current.level <= self._most(current):  # rounding, but maybe of coarser weights
             trials, start = self._try(current.state, weights.HYPOTHESES, self.nearest, FEW)
             best = self._least(trials)
             enough = BETTER if "quantized_weights" in best.state.named else CLEAR
@@ -296,8 +318,8 @@ class Search:
         shares = dict[str, float]()
         for trial in trials:
             for name in trial.state.named.keys() - current.state.named.keys():
-                shares[name] = max(shares.get(name, 0.05), self._gained(start, trial.level))
-        near = {name: share for name, share in shares.items() if share > 0.05}
+                shares[name] = max(shares.get(name, 0.0), self._gained(start, trial.level))
+        near = {name: share for name, share in shares.items() if share > 0.05}  # less is noise
         best = self._least(trials)
         return (best.state if self._gains(start, best.level) else fallback), near
 

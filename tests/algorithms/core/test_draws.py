@@ -80,12 +80,12 @@ def test_best_of_more_than_n_is_refused(function):
     assert str(error.value) == Says("k [5] n 4")
 
 
-@pytest.mark.parametrize("sizes", [[5], [2, 7], [-1]])
+@pytest.mark.parametrize(("sizes", "wrong"), [([5], 5), ([2, 7], 7), ([-1], -1), ([3, -1], -1)])
 @pytest.mark.parametrize("function", [pass_at_k, pass_hat_k, ucc_at_k])
-def test_more_than_n_right_is_refused(function, sizes):
+def test_more_than_n_right_is_refused(function, sizes, wrong):
     with pytest.raises(ValueError) as error:
         function(sizes, 4, [1])
-    assert str(error.value) == Says(f"{max(sizes)} n 4")
+    assert str(error.value) == Says(f"{wrong} n 4")
 
 
 def test_ucc_is_the_mean_over_all_subsets():

@@ -12,13 +12,15 @@ from pathlib import Path
 from nemo_algos.engines.nemo.derived_config import TRACE, TRACED
 from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.known_models import home, hub
-from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.layout import DTENSOR, VLLM
 from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
-SOME = 0.01  # share of ids up to which reserved ones may have been given names
+# Share of ids that may differ, for a model's variants give names to reserved ids. A choice: Llama 3
+# reserves 256 of 128,256, which are 0.2 %.
+SOME = 0.01
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS = 2
 OPTIMIZER = 12
@@ -27,12 +29,15 @@ SOON = 900  # seconds in which a run of a real model hardly begins
 
 
 def traces(run: Preflight) -> Iterator[Finding]:
-    """Token traces are numbers, and of the experts that trained."""
+    """Token traces have whole numbers, and none is of experts replayed through a data plane."""
     for key, least in ((TRACE, 0), (TRACED, 1)):
         value = run[key]
         if value is not None and (not isinstance(value, int) or value < least):
             yield error(key, f"must be a whole number from {least}, got {value!r}")
             return
+    # A trace asks for log-probs after the update. With router replay a training step sends tokens
+    # to the experts that the sampler chose. Through the data plane a trace does not get these, so
+    # that its log-probs would be those of other experts.
     if run[TRACE] and run["data_plane.enabled"] and run["policy.router_replay.enabled"]:
         yield error(
             TRACE,
@@ -41,7 +46,7 @@ def traces(run: Preflight) -> Iterator[Finding]:
 
 
 def probes(run: Preflight) -> Iterator[Finding]:
-    """The sampler is asked on the driver, before it goes to sleep."""
+    """The mismatch probe needs vLLM's synchronous engine on the driver, without a data plane."""
     others = {
         "policy.generation.backend": not run.vllm,
         f"{VLLM}.async_engine": run[f"{VLLM}.async_engine"],
@@ -58,7 +63,7 @@ def probes(run: Preflight) -> Iterator[Finding]:
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
-    """A folder that exists, or a name of the hub; heads, layers and experts of known models."""
+    """The model is a folder that exists or a name of the hub, and its sizes are known."""
     name = str(run[NAME])
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
     if not os.path.isdir(name):
@@ -95,6 +100,7 @@ def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
     both = [_vocabulary(one) for one in (model, name)]
     if all(both):
         own, given = both
+        # an id that the given tokenizer lacks is never written, so that it cannot be another token
         others = sum(given.get(number, token) != token for number, token in own.items())
         if others > SOME * len(own):
             yield error(
@@ -111,13 +117,20 @@ def own_tokenizer(run: AnyRun) -> Iterator[Finding]:
 
 
 def _family(name: str) -> str | None:
-    """Qwen2.5 of Qwen/Qwen2.5-1.5B-Instruct: its models share a vocabulary."""
+    """What stands before a name's size, in small letters, or None: `qwen2.5` of Qwen2.5-1.5B.
+
+    Where no tokenizer is here to compare, models of one such name are taken to share theirs.
+    """
+    # maybe a folder; letters, digits, dots, dashes; a dash and a size such as 7B, 1.5B, 360M
     found = re.match(r"(?:.*/)?([A-Za-z][\w.-]*?)-\d+(?:\.\d+)?[BbMm](?![A-Za-z])", name)
     return found and found[1].lower()
 
 
 def _vocabulary(name: str) -> dict[int, str]:
-    """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here."""
+    """Tokens by id, of a folder's or the hub cache's tokenizer.json; none where none is here.
+
+    Of several snapshots in the cache any: a model's revisions keep its vocabulary.
+    """
     cached = hub() / f"models--{name.replace('/', '--')}" / "snapshots"
     for folder, pattern in ((Path(name), ""), (cached, "*/")):
         try:
@@ -145,6 +158,7 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     if not run.megatron or taken or not os.path.isdir(name):
         return
     copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or home() / "nemo_rl")
+    # NeMo-RL ends the name with this and a hash where the config overrides the model's config.json
     changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
     newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
@@ -218,10 +232,10 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
 def save_format(run: Preflight) -> Iterator[Finding]:
     """The converter to Hugging Face's format reads what torch_save writes."""
     path = "checkpointing.model_save_format"
-    fsdp = "policy.dtensor_cfg"
-    second = run[f"{fsdp}.enabled"] and run[f"{fsdp}._v2"] and not run[f"{fsdp}.lora_cfg.enabled"]
+    adapter = run[f"{DTENSOR}.lora_cfg.enabled"]
+    sharded = run[f"{DTENSOR}.enabled"] and run[f"{DTENSOR}._v2"] and not adapter
     whole = run["checkpointing.save_consolidated"]
-    if run["checkpointing.enabled"] and second and not whole and run[path] == "safetensors":
+    if run["checkpointing.enabled"] and sharded and not whole and run[path] == "safetensors":
         yield note(
             path,
             "NeMo-RL's convert_dcp_to_hf.py cannot read it. Set it to torch_save if you want to "
