@@ -52,7 +52,8 @@ class Decoded(NamedTuple):
     """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask.
 
     logprobs: as the trainer is to have them; gen_logprobs: of what was drawn from; support: the
-    packed sets that the filters kept, [B,S,0] without replay.
+    packed sets that the filters kept, [B,S,0] without replay; likeliest, likeliest_logprobs: the
+    sampling.top_logprobs likeliest tokens, and their log-probs in the whole distribution.
     """
 
     tokens: Tensor
@@ -61,6 +62,8 @@ class Decoded(NamedTuple):
     entropy: PerToken
     gen_logprobs: PerToken
     support: Tensor
+    likeliest: Tensor
+    likeliest_logprobs: Tensor
 
 
 class Draw(NamedTuple):
@@ -101,18 +104,39 @@ def decode(
     nothing = torch.zeros(len(row), 0, dtype=torch.uint8, device=logits.device)
     while True:
         drawn = sample(logits / sampling.temperature, row, generator, **sampling.filters)
+        most = _likeliest(logits / sampling.temperature, sampling.top_logprobs)
         packed = pack(drawn.kept)[row] if replays and drawn.kept is not None else nothing
         logprob = drawn.gen_logprob if replays else drawn.logprob
         token = drawn.token.where(alive, pad)
-        columns.append((token, alive, logprob, drawn.entropy, drawn.gen_logprob, packed))
+        columns.append(
+            (
+                token,
+                alive,
+                logprob,
+                drawn.entropy,
+                drawn.gen_logprob,
+                packed,
+                *(x[row] for x in most),
+            )
+        )
         alive = alive & ~torch.isin(drawn.token, last)
         if len(columns) == sampling.max_new_tokens or not alive.any():
             break
         logits, row = next_rows(token)
-    tokens, mask, *values, packed = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+    tokens, mask, *values, packed, ids, likeliest = (
+        torch.stack(c, 1) for c in zip(*columns, strict=True)
+    )
     logprobs, entropy, gen_logprobs = (value.where(mask, 0.0) for value in values)
     packed = packed.where(mask[..., None], 0)
-    return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed)
+    return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed, ids, likeliest)
+
+
+def _likeliest(logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Ids and log-probs [D,number] of each row's likeliest tokens."""
+    if not number:
+        return logits[:, :0].long(), logits[:, :0]
+    top, ids = logits.float().log_softmax(-1).topk(min(number, logits.shape[-1]))
+    return ids, top
 
 
 def sample(logits: Tensor, row: Tensor, generator: torch.Generator, **filters: Any) -> Draw:

@@ -19,6 +19,11 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.name", "clipped_pg", "the method computes the loss"),
     ("loss_fn.use_cispo", False, "for CISPO, set `method.name: cispo`"),
     ("loss_fn.positive_example_nll_weight", 0.0, "set `method.terms: {nll: {coef: ...}}` instead"),
+    (
+        "loss_fn.score_centering",
+        False,
+        "NeMo-RL centres the score of its own loss, and has not been run so with the method's",
+    ),
     ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
     ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
     ("on_policy_distillation.enabled", False, f"{OURS_ALONE}, so teachers would have no effect"),
