@@ -105,7 +105,7 @@ KEY, NUMBER = "loss_fn.score_centering", "policy.generation.top_logprobs"
         ([*ON, "policy.generation.top_p=0.9"], f"{KEY}: top_p filters"),
         (
             [*ON, "loss_fn.use_importance_sampling_correction=true"],
-            f"{KEY}: use_importance_sampling_correction old_policy rollout_is",
+            f"{KEY}: loss_fn.use_importance_sampling_correction old_policy",
         ),
     ],
 )
