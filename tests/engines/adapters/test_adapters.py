@@ -508,3 +508,24 @@ def test_trls_run_is_foretold(monkeypatch):
         "2e-06 at step 10, 2e-06 at step 200; saves every 50 steps; validates never"
     )
     assert "learning rate" not in adapter.foretold(args, 200, SimpleNamespace())
+
+
+class AsyncGRPOTrainer:
+    """By its name TRL's, of 1.16 (trl.experimental) and of 1.18 (trl)."""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_trls_asynchronous_trainer_is_refused_by_name(monkeypatch, first):
+    """However it is put together; else its loss, or ours without groups, would train."""
+    adapter = stand_ins.trl(monkeypatch)
+    bases = (adapter.MethodTrainer, AsyncGRPOTrainer)
+    with pytest.raises(TypeError, match=r"AsyncGRPOTrainer .* MethodTrainer .*async_grpo"):
+        type("Mine", bases if first else bases[::-1], {})
+
+
+def test_trls_other_arguments_are_refused(monkeypatch):
+    adapter = stand_ins.trl(monkeypatch)
+    for name, said in (("AsyncGRPOConfig", "AsyncGRPOTrainer"), ("SFTConfig", "SFTConfig")):
+        args = type(name, (), {})()
+        with pytest.raises(ConfigError, match=rf"GRPOConfig.*{said}"):
+            adapter.MethodTrainer(None, [], args=args, method="grpo", batch=generated())

@@ -22,7 +22,7 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     (
         "loss_fn.score_centering",
         False,
-        "NeMo-RL centres the score of its own loss, and has not been run so with the method's",
+        "NeMo-RL centres the score of its own loss, and nobody has run that with the method's",
     ),
     ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
     ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
