@@ -181,6 +181,12 @@ def score_centering(run: LocalRun) -> Iterator[Finding]:
             "updates, whose mean is another after the first. Set that to false, and set "
             "`old_policy: sampler` and `rollout_correction.rollout_is: token`.",
         )
+    if not several and run["policy.precision"] == "float32":
+        yield warning(
+            key,
+            f"{responses} responses make one update per step, of the policy that sampled them, so "
+            "there is nothing to centre. Lower `policy.train_global_batch_size`.",
+        )
 
 
 def batches_divide(run: LocalRun) -> Iterator[Finding]:
