@@ -52,11 +52,11 @@ def batch_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
 
-    method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient; heads:
-    see `policy_loss`. Group
-    statistics are of these rollouts: for minibatches, and for methods with a memory, take
-    `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises ConfigError as
-    `build`, the rest as `policy_loss`; warns where these seem to be a part that cuts a group.
+    method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient; the
+    rest as `policy_loss`. Group statistics are of these rollouts: for minibatches, and for methods
+    with a memory, take `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises
+    ConfigError as `build`, the rest as `policy_loss`; warns where these seem to be a part that cuts
+    a group.
     """
     import torch
 

@@ -158,7 +158,7 @@ def centred_weights(algorithm: Algorithm, config: LossConfig) -> Weights | None:
             "Remove `rollout_correction`, or set `old_policy: sampler` without rollout_rs.",
         ),
         (
-            "seq" in f"{kind} {correction.rollout_is}" or correction.rollout_is == "geometric",
+            kind == "seq-mask-tis" or correction.rollout_is not in (None, "token"),
             "score centering takes weights of tokens, and a sequence's is none. Set "
             "`truncated_importance_sampling_type` to tis or icepop, or `rollout_is: token`.",
         ),
