@@ -15,7 +15,11 @@ from nemo_algos.algorithms.algorithm import POSITIVE, Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.extensions import terms
 from nemo_algos.algorithms.extensions.correction import WEIGHTS, bypass_weights, sampler_weights
-from nemo_algos.algorithms.extensions.loss_config import LossConfig, contradictions
+from nemo_algos.algorithms.extensions.loss_config import (
+    LossConfig,
+    centred_weights,
+    contradictions,
+)
 from nemo_algos.algorithms.kernel import Method, Shaped, Signals
 from nemo_algos.findings import refuse_first, validate
 
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.surrogate import Counts
     from nemo_algos.algorithms.rollouts import Rollouts
     from nemo_algos.algorithms.shapes import Mask, PerToken
+
+
+Heads = tuple["Tensor", "Tensor"]
 
 
 class Loss(NamedTuple):
@@ -41,13 +48,15 @@ def batch_loss(
     rollouts: Rollouts,
     config: LossConfig | Mapping[str, Any] = LossConfig(),
     entropy: PerToken | None = None,
+    heads: Heads | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
 
-    method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient. Group
-    statistics are of these rollouts: for minibatches, and for methods with a memory, take
-    `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises ConfigError as
-    `build`, the rest as `policy_loss`; warns where these seem to be a part that cuts a group.
+    method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient; the
+    rest as `policy_loss`. Group statistics are of these rollouts: for minibatches, and for methods
+    with a memory, take `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises
+    ConfigError as `build`, the rest as `policy_loss`; warns where these seem to be a part that cuts
+    a group.
     """
     import torch
 
@@ -58,7 +67,7 @@ def batch_loss(
     rollouts, corrected = algorithm.correct(rollouts)
     signals = algorithm.signals(rollouts)
     counts = core.surrogate.Counts.of(rollouts.mask)
-    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
+    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy, heads)
     if torch.is_grad_enabled() and not loss.value.requires_grad:
         raise ValueError(
             "logprobs have no gradient, so the loss would train nothing. Pass them undetached; for "
@@ -89,12 +98,15 @@ def policy_loss(
     counts: Counts,
     config: LossConfig | Mapping[str, Any] = LossConfig(),
     entropy: PerToken | None = None,
+    heads: Heads | None = None,
 ) -> Loss:
     """The loss of these sequences, with its statistics.
 
     logprobs [B,S]: log pi_theta, nats, with gradient; rollouts, signals: of the same rows; counts:
     of the whole optimizer batch; entropy [B,S]: exact entropy of pi_theta for the metrics, where it
-    is known, and with gradient for terms that need it.
+    is known, and with gradient for terms that need it; heads [B,S,K]: where scores are centred
+    under the sampler, log pi_theta with gradient, and the sampler's log-probs, of the K tokens that
+    the sampler took for the likeliest.
     Raises ValueError for missing reference or sampler log-probs or entropies, FloatingPointError
     for non-finite log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
@@ -117,6 +129,15 @@ def policy_loss(
     gradient = entropy if "entropy_gradient" in algorithm.needs else None
     parts = terms.losses(algorithm.terms, logprobs, gradient, mask, signals)
     parts |= _penalty(algorithm, logprobs, rollouts, mask, counts, config, log_ratio)
+    parts |= _centering(
+        algorithm,
+        heads,
+        signals=signals,
+        rollouts=rollouts,
+        mask=mask,
+        counts=counts,
+        config=config,
+    )
     loss = sum(parts.values(), -objective)
 
     stats = _stats(log_ratio, shaped, logprobs, rollouts, mask, limit, entropy)
@@ -272,6 +293,34 @@ def _penalty(
     assert rollouts.ref_logprobs is not None
     kl = core.kl.estimate(logprobs, rollouts.ref_logprobs, mask, kind, log_ratio)
     return {"kl_loss": coef * core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)}
+
+
+def _centering(
+    algorithm: Algorithm,
+    heads: Heads | None,
+    signals: Signals,
+    rollouts: Rollouts,
+    mask: Mask,
+    counts: Counts,
+    config: LossConfig,
+) -> dict[str, Tensor]:
+    """mean(A C): -A log pi with it is -A (log pi less its mean under the sampler)."""
+    if heads is None:
+        return {}
+    cut = centred_weights(algorithm, config)
+    ours, sampled = heads
+    if ours.shape != sampled.shape or ours.shape[:-1] != mask.shape:
+        rows, positions = mask.shape
+        raise ValueError(
+            f"heads have shapes {[*ours.shape]} and {[*sampled.shape]}, and must be both "
+            f"[{rows}, {positions}, K]: the log-probs of the K tokens likeliest to the sampler."
+        )
+    here = mask[..., None]
+    dtype = core.surrogate.working_dtype(ours)
+    log_p, log_q = (x.to(dtype).where(here, 0.0) for x in (ours, sampled))
+    moved = signals.advantages.to(mask.device, dtype) * core.importance.centering(log_p, log_q, cut)
+    moved = moved.where(mask, 0.0)
+    return {"centering": core.surrogate.reduce(moved, rollouts.mask, algorithm.mean, counts)}
 
 
 def _stats(

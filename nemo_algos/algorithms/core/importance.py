@@ -18,6 +18,7 @@ from nemo_algos.algorithms.shapes import Mask, PerToken
 
 Level = Literal["token", "geometric", "sequence"]
 Cut = Literal["tis", "icepop", "seq-mask-tis"]
+Weights = tuple[Cut | None, float, float]  # how weights are cut, and the bounds
 LIMIT = 20.0  # of a log-ratio before exp, of a token or of a sequence: verl's SAFETY_BOUND
 DIVERGENCES = {
     "k1": lambda x: -x,
@@ -61,6 +62,34 @@ def importance(
         return weights.clamp(low, high)
     judged = weights if cut == "icepop" else sequence_mean(log_ratio, mask).exp()
     return weights.where((judged >= low) & (judged <= high), 0.0)
+
+
+def centering(logprobs: Tensor, gen_logprobs: Tensor, cut: Weights | None) -> PerToken:
+    """C [B,S] = sum over v of sg[q_v f(p_v / q_v) - alpha p_v] log p_v, alpha = rho f(1 / rho).
+
+    Its gradient is the mean of f grad log p under the sampler (arXiv 2609.20807, eq. 12 and 14).
+    logprobs, gen_logprobs [B,S,K]: log p, with gradient, and log q of the same K tokens v, both of
+    whole vocabularies. Of the other tokens q is taken for rho p, so that each sums to 1. cut: how
+    the weight f is cut; None: f is 1.
+    """
+    p = logprobs.detach().exp()
+    q = gen_logprobs.to(p).exp()
+    left = (1 - p.sum(-1, keepdim=True)).clamp(min=1e-6)
+    rho = (1 - q.sum(-1, keepdim=True)).clamp(min=0) / left
+    alpha = _weighed(torch.ones_like(rho), rho, cut)
+    return ((_weighed(p, q, cut) - alpha * p) * logprobs).sum(-1)
+
+
+def _weighed(p: Tensor, q: Tensor, cut: Weights | None) -> Tensor:
+    """q f(p / q), also where q is 0."""
+    if cut is None:
+        return q
+    kind, low, high = cut
+    if kind == "tis":
+        return p.clamp(low * q, high * q)
+    if kind == "icepop":
+        return p.where((p >= low * q) & (p <= high * q), 0.0)
+    return p
 
 
 def mean_weight(weights: Tensor, mask: Mask) -> Tensor:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms.extensions.correction import CorrectionConfig
+from nemo_algos.algorithms.kernel import keep_advantages
 from nemo_algos.findings import Finding, Section, refuse_first
 
 if TYPE_CHECKING:
-    from nemo_algos.algorithms.core.importance import Cut
+    from nemo_algos.algorithms.algorithm import Algorithm
+    from nemo_algos.algorithms.core.importance import Cut, Weights
 
 SET_BY_METHOD = {
     "ratio_clip_min": "the method clips. Remove it (some methods have `method.clip_low`)",
@@ -134,6 +136,38 @@ class LossConfig(Section):
         low = self.truncated_importance_sampling_ratio_min or 0.0
         high = self.truncated_importance_sampling_ratio or math.inf
         return self.truncated_importance_sampling_type, low, high
+
+
+def centred_weights(algorithm: Algorithm, config: LossConfig) -> Weights | None:
+    """How the weights of scores that are centred under the sampler are cut; None: all are 1.
+
+    Raises ValueError where centering would not make the scores' mean 0.
+    """
+    correction = algorithm.correction
+    form, method = algorithm.base.form, algorithm.base.method
+    kind, low, high = config.cut
+    refuse_first(
+        (
+            form != "logprob" or method.reweight is not keep_advantages,
+            "score centering is of a loss A log pi: the ratio in the loss of "
+            f"{algorithm.name} has a mean of its own. Set `method.name: gpg`.",
+        ),
+        (
+            correction.active and (not correction.bypass_mode or correction.rollout_rs),
+            "score centering needs the weight of every token that the sampler could have drawn. "
+            "Remove `rollout_correction`, or set `old_policy: sampler` without rollout_rs.",
+        ),
+        (
+            kind == "seq-mask-tis" or correction.rollout_is not in (None, "token"),
+            "score centering takes weights of tokens, and a sequence's is none. Set "
+            "`truncated_importance_sampling_type` to tis or icepop, or `rollout_is: token`.",
+        ),
+    )
+    if correction.rollout_is:
+        return correction.cut
+    if config.use_importance_sampling_correction:
+        return kind, low, high
+    return None
 
 
 def contradictions(

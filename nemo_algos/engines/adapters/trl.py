@@ -65,6 +65,12 @@ REPLACED = {  # by how their names begin
     "vllm_importance_sampling_mode": "set `loss_fn.truncated_importance_sampling_type`",
 }
 
+ASYNCHRONOUS = (
+    "TRL's AsyncGRPOTrainer has no adapter: its workers compute the advantages, and its loss gets "
+    "them with tokens, without groups, rewards or a reference. Use MethodTrainer with a GRPOConfig "
+    "(`num_iterations` and `steps_per_generation` for several updates of a batch), or NeMo-RL's "
+    "asynchronous GRPO (`grpo.async_grpo.enabled: true`)."
+)
 TESTED_TRL = "Install the version that is tested: pip install 'trl>=1.16,<1.17'."
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
 MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
@@ -88,6 +94,10 @@ def judge(
     sampled: whether a function of the user's gives the sampler's log-probs. Raises ConfigError with
     every finding.
     """
+    if not isinstance(args, GRPOConfig):
+        kind = type(args).__name__
+        more = f" {ASYNCHRONOUS}" if kind == "AsyncGRPOConfig" else ""
+        raise ConfigError([Finding("args", f"must be trl's GRPOConfig, got {kind}.{more}")])
     findings: list[Finding] = []
     algorithm = None
     loss = LossConfig()
@@ -236,6 +246,11 @@ class MethodTrainer(GRPOTrainer):
 
     Raises ConfigError with all that is wrong in the blocks, and in args beside them.
     """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "AsyncGRPOTrainer" in [kind.__name__ for kind in cls.__mro__]:
+            raise TypeError(ASYNCHRONOUS)
 
     def __init__(
         self, *given: Any, args: GRPOConfig, method: Any, loss_fn: Any = None, **named: Any

@@ -16,7 +16,10 @@ from nemo_algos.algorithms.shapes import Mask, PerToken
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.data.tasks import Task
 
-OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs", "support")
+OF_TOKENS = (
+    "tokens", "mask", "logprobs", "entropy", "gen_logprobs", "support", "likeliest",
+    "likeliest_logprobs",
+)  # fmt: skip
 Turn = dict[str, Tensor]  # the columns of OF_TOKENS that there are, one value per token
 
 
@@ -31,6 +34,8 @@ class Experience:
     [B,S]: as the sampler computed them;
     support [B,S,V/8]: the packed sets (`sampling.pack`) that the sampler's filters kept, where they
     are replayed: log-probs of all kinds are then renormalised over them;
+    likeliest, likeliest_logprobs [B,S,N]: the tokens that the sampler took for the likeliest, and
+    its log-probs of them, where scores are centred;
     shown [B,S] bool, where an environment spoke within: the mask and its tokens;
     routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model
     with experts; distances: of the sampler from the trainer, beside the log-probs', for metrics.
@@ -47,6 +52,8 @@ class Experience:
     shown: Tensor | None = None
     routed_experts: Tensor | None = field(default=None, kw_only=True)
     support: Tensor | None = field(default=None, kw_only=True)
+    likeliest: Tensor | None = field(default=None, kw_only=True)
+    likeliest_logprobs: Tensor | None = field(default=None, kw_only=True)
     distances: dict[str, float] = field(default_factory=dict, kw_only=True)
 
     @property
@@ -103,6 +110,10 @@ class Policy(Protocol):
 
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[N,S] each: log-probs, and exact entropies, nats, both with gradient."""
+        ...
+
+    def logprobs_and_heads(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs [N,S], and those [N,S,K] of `experience.likeliest`, both with gradient."""
         ...
 
     def encode(self, prompt: Asked, prefix: str = "") -> list[int]:

@@ -78,7 +78,7 @@ class HFPolicy:
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = group.split(self.config.generation_batch_size)
         sampled = (self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks)
-        tokens, *columns, support = zip(*sampled, strict=True)
+        tokens, *columns, support, likeliest, top = zip(*sampled, strict=True)
         drawn = Experience(
             ids,
             prompt_mask,
@@ -88,6 +88,11 @@ class HFPolicy:
         )
         if self.config.generation.support_replay:
             drawn = replace(drawn, support=_concatenate(support, 0))
+        if self.config.generation.top_logprobs:
+            of_likeliest = _concatenate(top, 0)
+            drawn = replace(
+                drawn, likeliest=_concatenate(likeliest, 0), likeliest_logprobs=of_likeliest
+            )
         if self.rescores:
             return self._rescore(drawn)
         return drawn
@@ -177,13 +182,29 @@ class HFPolicy:
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
         return self._score(experience, rows, self.tree_width(experience))
 
-    def _score(self, experience: Experience, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy [N,S], 0 off the mask."""
+    def logprobs_and_heads(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See Policy."""
+        assert experience.likeliest is not None
+        grown, logits = self._grown(experience, rows, self.tree_width(experience))
+        picked = torch.cat((experience.tokens[rows][..., None], experience.likeliest[rows]), -1)
+        ids = picked.new_zeros(len(grown.tokens) + 1, picked.shape[-1])
+        ids[grown.place] = picked  # alike where tokens share a branch
+        scaled = logits.float() / self.config.generation.temperature
+        chosen = scaled.gather(-1, ids[1:].to(self.device)) - scaled.logsumexp(-1, keepdim=True)
+        logprobs = nn.functional.pad(chosen.cpu(), (0, 0, 1, 0))[grown.place]
+        return logprobs[..., 0], logprobs[..., 1:]
+
+    def _grown(self, experience: Experience, rows: Tensor, width: int) -> tuple[Forest, Tensor]:
+        """The responses as the model reads them, and the logits [M,V] of their tokens."""
         self.model.train(
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
         grown = forest(experience, rows, trees(experience, rows, self.config, width))
-        logits = self._next_logits(grown, bool(width))
+        return grown, self._next_logits(grown, bool(width))
+
+    def _score(self, experience: Experience, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropy [N,S], 0 off the mask."""
+        grown, logits = self._grown(experience, rows, width)
         tokens = grown.tokens.to(self.device)
         temperature = self.config.generation.temperature
         kept = None

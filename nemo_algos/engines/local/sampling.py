@@ -52,7 +52,8 @@ class Decoded(NamedTuple):
     """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask.
 
     logprobs: as the trainer is to have them; gen_logprobs: of what was drawn from; support: the
-    packed sets that the filters kept, [B,S,0] without replay.
+    packed sets that the filters kept, [B,S,0] without replay; likeliest, likeliest_logprobs: the
+    sampling.top_logprobs likeliest tokens, and their log-probs in the whole distribution.
     """
 
     tokens: Tensor
@@ -61,6 +62,8 @@ class Decoded(NamedTuple):
     entropy: PerToken
     gen_logprobs: PerToken
     support: Tensor
+    likeliest: Tensor
+    likeliest_logprobs: Tensor
 
 
 class Draw(NamedTuple):
@@ -99,20 +102,32 @@ def decode(
     columns: list[tuple[Tensor, ...]] = []
     replays = sampling.support_replay
     nothing = torch.zeros(len(row), 0, dtype=torch.uint8, device=logits.device)
+    likeliest, top = nothing.long(), nothing.float()
     while True:
-        drawn = sample(logits / sampling.temperature, row, generator, **sampling.filters)
+        scaled = logits / sampling.temperature
+        drawn = sample(scaled, row, generator, **sampling.filters)
+        if sampling.top_logprobs:
+            likeliest, top = _likeliest(scaled, row, sampling.top_logprobs)
         packed = pack(drawn.kept)[row] if replays and drawn.kept is not None else nothing
         logprob = drawn.gen_logprob if replays else drawn.logprob
         token = drawn.token.where(alive, pad)
-        columns.append((token, alive, logprob, drawn.entropy, drawn.gen_logprob, packed))
+        drawn_from = (drawn.entropy, drawn.gen_logprob, packed, likeliest, top)
+        columns.append((token, alive, logprob, *drawn_from))
         alive = alive & ~torch.isin(drawn.token, last)
         if len(columns) == sampling.max_new_tokens or not alive.any():
             break
         logits, row = next_rows(token)
-    tokens, mask, *values, packed = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+    stacked = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+    tokens, mask, *values, packed, likeliest, top = stacked
     logprobs, entropy, gen_logprobs = (value.where(mask, 0.0) for value in values)
     packed = packed.where(mask[..., None], 0)
-    return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed)
+    return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed, likeliest, top)
+
+
+def _likeliest(logits: Tensor, row: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Ids and log-probs [B,number] of each sequence's likeliest tokens."""
+    top, ids = logits.float().log_softmax(-1).topk(min(number, logits.shape[-1]))
+    return ids[row], top[row]
 
 
 def sample(logits: Tensor, row: Tensor, generator: torch.Generator, **filters: Any) -> Draw:

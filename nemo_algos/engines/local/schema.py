@@ -80,6 +80,8 @@ class GenerationSection(Section):
     """Sample only tokens with at least this share of the most likely token's probability."""
     support_replay: bool = False
     """Renormalise the trainer's log-probs over the tokens that these filters kept."""
+    top_logprobs: int = Field(default=0, ge=0, le=LONG)
+    """Keep the sampler's log-probs of the N likeliest tokens, for loss_fn.score_centering."""
 
     @property
     def filters(self) -> dict[str, Any]:
@@ -261,6 +263,13 @@ class CheckpointSection(Section):
     """Whether a larger metric_name is better."""
 
 
+class LocalLossConfig(LossConfig):
+    """What this engine alone has of it."""
+
+    score_centering: bool = False
+    """Take the mean under the sampler off each score, as NeMo-RL's key does, of a loss A log pi."""
+
+
 class LocalConfig(Section):
     """The whole file; preflight.py has what must hold between keys, and of their files."""
 
@@ -268,7 +277,7 @@ class LocalConfig(Section):
     method: dict[str, Any]
     grpo: GRPOSection
     policy: PolicySection
-    loss_fn: LossConfig = LossConfig()
+    loss_fn: LocalLossConfig = LocalLossConfig()
     old_policy: OldPolicy = "trainer"
     """The old policy of the ratio: the trainer or the sampler (ours). `sampler` is the same as
     rollout_correction.bypass_mode: true.

@@ -67,10 +67,12 @@ class TinyPolicy:
 
         first = self.model.logits(hidden), row
         sampled = decode(first, next_rows, self.ends, countdown.PAD, self.sampling, generator)
-        *columns, support = (x.cpu() for x in sampled)
+        *columns, support, likeliest, top = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
         routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
         drawn = Experience(ids, all_shown, group, *columns, routed_experts=routes)
+        if self.sampling.top_logprobs:
+            drawn = replace(drawn, likeliest=likeliest, likeliest_logprobs=top)
         if self.sampling.support_replay:
             return replace(drawn, support=support)
         return drawn
@@ -82,6 +84,15 @@ class TinyPolicy:
 
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
         return self.score(experience, rows)[:2]
+
+    def logprobs_and_heads(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See Policy."""
+        assert experience.likeliest is not None
+        logits, _, row, *_ = self._logits(experience, rows)
+        full = (logits / self.sampling.temperature).log_softmax(-1).cpu()[row]
+        picked = torch.cat((experience.tokens[rows][..., None], experience.likeliest[rows]), -1)
+        logprobs = full.gather(-1, picked)
+        return logprobs[..., 0], logprobs[..., 1:]
 
     def score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""

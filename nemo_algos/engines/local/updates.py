@@ -18,7 +18,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.kernel import Signals
-from nemo_algos.algorithms.loss import Loss, policy_loss
+from nemo_algos.algorithms.loss import Heads, Loss, policy_loss
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.prompt_sharing import micro_batches
@@ -114,7 +114,7 @@ class Updates:
     def _losses(self, rows: Tensor, batch: Batch, counts: Counts) -> Iterator[Loss]:
         """The loss of each micro-batch of these rows [N]."""
         for micro in self._micro_batches(batch.experience, rows):
-            logprobs, entropy = self._score(batch.experience, micro)
+            logprobs, entropy, heads = self._score(batch.experience, micro)
             yield policy_loss(
                 self.algorithm,
                 logprobs,
@@ -123,13 +123,22 @@ class Updates:
                 counts=counts,
                 config=self.config.loss_fn,
                 entropy=entropy,
+                heads=heads,
             )
 
-    def _score(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Log-probs with gradient, and entropies where their gradient is asked for."""
-        if "entropy_gradient" in self.algorithm.needs:
-            return self.policy.logprobs_and_entropy(experience, micro)
-        return self.policy.logprobs(experience, micro), None
+    def _score(
+        self, experience: Experience, micro: Tensor
+    ) -> tuple[Tensor, Tensor | None, Heads | None]:
+        """Log-probs with gradient, and entropies and heads where theirs are asked for."""
+        asked = "entropy_gradient" in self.algorithm.needs
+        if not self.config.loss_fn.score_centering:
+            if asked:
+                return *self.policy.logprobs_and_entropy(experience, micro), None
+            return self.policy.logprobs(experience, micro), None, None
+        assert experience.likeliest_logprobs is not None
+        entropy = self.policy.logprobs_and_entropy(experience, micro)[1] if asked else None
+        logprobs, ours = self.policy.logprobs_and_heads(experience, micro)
+        return logprobs, entropy, (ours, experience.likeliest_logprobs[micro])
 
     def _step(self) -> float:
         limit = self.config.policy.max_grad_norm

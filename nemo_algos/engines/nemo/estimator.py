@@ -25,6 +25,7 @@ LOG = logging.getLogger(__name__)
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
 PENALTIES = ("invalid_tool_call_advantage", "malformed_thinking_advantage")  # below `grpo`
 OUTCOMES = "nemo_algos_outcomes"  # of a batch [B]: its rewards before NeMo-RL scales and shapes
+UNPENALIZED = "env_reward"  # NeMo-RL's, with `grpo.length_penalty`: rewards [B] before that
 
 
 class Limits(NamedTuple):
@@ -169,7 +170,7 @@ class Estimator:
             entropy=entropy,
             gen_logprobs=generation_logprobs,
             sample_mask=_kept_rows(mask, sample_mask, forward.masks, batch),
-            outcomes=batch.get(OUTCOMES),
+            outcomes=batch.get(UNPENALIZED, batch.get(OUTCOMES)),
             last_turn=last_turn,
             reward_parts=parts if self.needs & {"reward_parts", "turn_rewards"} else None,
             prompt=prompt_keys(prompts, self.pad) if "prompt" in self.needs else None,

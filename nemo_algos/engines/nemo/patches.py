@@ -17,6 +17,7 @@ from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import (
     OUTCOMES,
+    UNPENALIZED,
     Estimator,
     Limits,
     reward_parts,
@@ -156,4 +157,4 @@ class Scored:
 
 def _with_outcomes(stock: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """The columns that grpo_train_sync hands to the estimator: the parts of the reward."""
-    return lambda batch: [*stock(batch), *({OUTCOMES} & {*batch})]
+    return lambda batch: [*stock(batch), *({OUTCOMES, UNPENALIZED} & {*batch})]

@@ -63,7 +63,15 @@ def schedule(run: InNeMoRL) -> Iterator[Finding]:
                 "Start it above 0 to use that step.",
             )
         cut = _cut_ramp(rates)
-        if cut:
+        lost = _lost_peak(rates)
+        if lost:
+            yield warning(
+                where,
+                f"the learning rate warms up to {rates[lost - 1]:.3g} and falls at once to "
+                f"{rates[lost]:.3g}, at step {lost + 1}: the warm-up's end is no rate of the next "
+                "schedule. Let that begin where this one ends.",
+            )
+        elif cut:
             yield warning(
                 where,
                 f"the learning rate goes slowly to {rates[cut - 1]:.3g} and then jumps to "
@@ -153,6 +161,15 @@ def _cut_ramp(rates: list[float]) -> int:
     for place, (slope, rise) in enumerate(pairwise(rises)):
         if slope and rise > 5 * abs(slope) and rise > max(rates) / 3:
             return place + 2
+    return 0
+
+
+def _lost_peak(rates: list[float]) -> int:
+    """The place where a rate that rose slowly falls to less than half in a step, or 0."""
+    for place in range(2, len(rates)):
+        earlier, before, after = rates[place - 2 : place + 1]
+        if earlier < before < 1.5 * earlier and after < before / 2:
+            return place
     return 0
 
 

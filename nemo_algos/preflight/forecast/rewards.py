@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.findings import Finding, at
-from nemo_algos.preflight.forecast.planned import Planned, blamed, error, warning, written_of
+from nemo_algos.preflight.forecast.planned import (
+    InNeMoRL,
+    Planned,
+    blamed,
+    error,
+    warning,
+    written_of,
+)
 
 SCALING = "grpo.reward_scaling"
 SHAPING = "grpo.reward_shaping"
@@ -18,6 +25,7 @@ OVERLONG = ("overlong_buffer_length", "overlong_buffer_penalty", "max_response_l
 COEFFICIENT = "stop_properly_penalty_coef"
 RIGHT = 1.0
 WRONG = 0.0
+REWARD_MODEL = "reward_model"  # the environment whose rewards are a model's scores
 
 
 class Outcome(NamedTuple):
@@ -110,7 +118,7 @@ def shaped(outcome: Outcome, section: Mapping[str, Any]) -> float:
     return outcome.reward + min(-exceeding / buffer * penalty, 0)
 
 
-def scaling(run: Planned) -> Iterator[Finding]:
+def scaling(run: InNeMoRL) -> Iterator[Finding]:
     """A right answer earns more than a wrong one, and only it is a success."""
     if not reads(run, SCALING):
         return
@@ -119,6 +127,15 @@ def scaling(run: Planned) -> Iterator[Finding]:
     def pair(section: Mapping[str, Any]) -> tuple[float, float]:
         return scaled(RIGHT, section), scaled(WRONG, section)
 
+    unbounded = [data for _, data in run.data_sets if data.get("env_name") == REWARD_MODEL]
+    own = at(run.written, f"{SCALING}.source_min") is not None
+    if unbounded and not own:
+        low, high = (f"{values[key]:g}" for key in ("source_min", "source_max"))
+        yield warning(
+            f"{SCALING}.source_min",
+            f"the scores of a reward model have no bounds, and all those below {low} become equal, "
+            f"as do those above {high}. Set it and source_max to the range of its scores.",
+        )
     right, wrong = pair(values)
     earned = f"a right answer (1) then earns {right:g}, and a wrong one (0) {wrong:g}"
     if not right > wrong or not isfinite(right):
@@ -253,31 +270,3 @@ def advantages(run: Planned) -> Iterator[Finding]:
             f"every advantage is then at most {high:g}, so that of a right response, too: nothing "
             "is reinforced. Set e.g. 5.0.",
         )
-
-
-def inert(run: Planned) -> Iterator[Finding]:
-    """What is written below a section that is off has no effect."""
-    for path, keys in _sections(run.written, ""):
-        if path in MATTER_WHEN_OFF or run[f"{path}.enabled"] is not False:
-            continue
-        own = [key for key in keys if key != "enabled" and keys[key] is not None]
-        if own and not path.startswith("checkpointing"):
-            yield warning(
-                f"{path}.{own[0]}",
-                f"no effect while `{path}.enabled` is false. Set that to true, or remove this.",
-            )
-
-
-# sections that are read also when they are off
-MATTER_WHEN_OFF = (
-    "policy.generation.colocated",
-    "policy.dtensor_cfg",
-    "policy.megatron_cfg",
-)
-
-
-def _sections(keys: Mapping[str, Any], above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            yield f"{above}{key}", value
-            yield from _sections(value, f"{above}{key}.")

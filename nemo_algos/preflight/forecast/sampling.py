@@ -21,6 +21,7 @@ FORMS = {"boxed": r"\boxed{7}", "Answer:": "Answer: 7", "<answer>": "<answer>7</
 WORKED = "First, 3 + 4 = 7, because 4 is 3 + 1. So we get 7.\n\nThe result follows.\n"
 # data sets of NeMo-RL whose rows ask for a format themselves
 DATASETS = {"DAPOMath17K": ["Answer:"], "DAPOMathAIME2024": ["Answer:"]}
+GAME = "env.sliding_puzzle_game.cfg"
 FORMATTING = ("default", "math_hf_data_processor", "math_data_processor", "vlm_hf_data_processor")
 SEQUENCES = 256  # that vLLM's engine computes at a time, where nothing else is set
 SHORTEST = 32  # tokens of a response that says anything, and its answer in a format
@@ -198,6 +199,19 @@ def engine(run: InNeMoRL) -> Iterator[Finding]:
         ),
     )
     yield from (warning(f"{GENERATION}.{key}", said) for bad, key, said in cases if bad)
+
+
+def games(run: InNeMoRL) -> Iterator[Finding]:
+    """A rollout has as many turns as a puzzle needs moves."""
+    shuffled = run[f"{GAME}.game_config.shuffle_moves"] or 0
+    turns = run["grpo.max_rollout_turns"] or inf
+    moves = min(run[f"{GAME}.max_moves"] or inf, turns)
+    if moves < shuffled:
+        yield warning(
+            "grpo.max_rollout_turns" if moves == turns else f"{GAME}.max_moves",
+            f"a rollout ends after {moves} moves, but boards are shuffled by up to {shuffled}: "
+            f"many cannot be solved. Raise it, or lower `{GAME}.game_config.shuffle_moves`.",
+        )
 
 
 def template(run: InNeMoRL) -> Iterator[Finding]:

@@ -325,6 +325,20 @@ def test_a_row_that_stands_in_for_a_response_is_of_no_group(monkeypatch):
     assert found[4:].tolist() == [0.0] * 4  # the rest of the second group is flat
 
 
+def test_successes_are_told_by_the_rewards_before_nemo_rls_length_penalty(monkeypatch):
+    """A right response that it has taken everything from is one, in the bounds of ETR."""
+    shaped = torch.tensor([0.0, 0.9, 0.0, 0.0, 1.05, 0.95, 1.0, 1.0])
+    right = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    estimator = stand_ins.nemo(monkeypatch, "estimator").Estimator(build("etr"))
+    for batch, share in (({}, [0.25, 1.0]), ({"env_reward": right}, [0.5, 1.0])):
+        given = nemo_batch(rewards=shaped, repeated_batch=batch)
+        advantages = estimator.compute_advantage(**given)[:, 1]
+        assert advantages[1] > 0 > advantages[0] and advantages[4] > 0 > advantages[5]
+        p = torch.tensor(share).repeat_interleave(4)
+        want = 0.2 + 0.1 * advantages.tanh() + 0.1 * 4 * p * (1 - p)
+        close(estimator.step.signals.low[:, 0].float(), want, 1e-6)
+
+
 def test_a_memory_is_kept_and_given_to_the_next_batch(monkeypatch):
     kept = list[dict]()
     module = stand_ins.nemo(monkeypatch, "estimator")
@@ -494,3 +508,24 @@ def test_trls_run_is_foretold(monkeypatch):
         "2e-06 at step 10, 2e-06 at step 200; saves every 50 steps; validates never"
     )
     assert "learning rate" not in adapter.foretold(args, 200, SimpleNamespace())
+
+
+class AsyncGRPOTrainer:
+    """By its name TRL's, of 1.16 (trl.experimental) and of 1.18 (trl)."""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_trls_asynchronous_trainer_is_refused_by_name(monkeypatch, first):
+    """However it is put together; else its loss, or ours without groups, would train."""
+    adapter = stand_ins.trl(monkeypatch)
+    bases = (adapter.MethodTrainer, AsyncGRPOTrainer)
+    with pytest.raises(TypeError, match=r"AsyncGRPOTrainer .* MethodTrainer .*async_grpo"):
+        type("Mine", bases if first else bases[::-1], {})
+
+
+def test_trls_other_arguments_are_refused(monkeypatch):
+    adapter = stand_ins.trl(monkeypatch)
+    for name, said in (("AsyncGRPOConfig", "AsyncGRPOTrainer"), ("SFTConfig", "SFTConfig")):
+        args = type(name, (), {})()
+        with pytest.raises(ConfigError, match=rf"GRPOConfig.*{said}"):
+            adapter.MethodTrainer(None, [], args=args, method="grpo", batch=generated())

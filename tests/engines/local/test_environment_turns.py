@@ -186,6 +186,17 @@ def test_support_replay_in_trees_and_turns(folder):
     assert gaps[0].abs().max() < 2e-5 and gaps[1].mean() < -0.1
 
 
+def test_the_likeliest_tokens_of_every_turn_reach_the_loss(folder):
+    """Before the first update the policy is the sampler, so they have the same log-probs."""
+    on = ["loss_fn.score_centering=true", "policy.generation.top_logprobs=3"]
+    trainer = trainer_of(folder, "method.name=gpg", *on)
+    drawn, _ = trainer.collect()
+    assert (drawn.present & ~drawn.mask).any()
+    heads = trainer.policy.logprobs_and_heads(drawn, torch.arange(len(drawn.mask)))[1]
+    assert (heads - drawn.likeliest_logprobs)[drawn.mask].abs().max() < 2e-5
+    assert trainer.step()["grad_norm"] > 0
+
+
 def test_a_step_with_turns_is_traced_and_counts_its_own_tokens(folder):
     trainer = trainer_of(folder)
     metrics = trainer.step()

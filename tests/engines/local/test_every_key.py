@@ -30,6 +30,7 @@ TIS = "loss_fn.truncated_importance_sampling"
 BOUNDS = [NOISE, IS, f"{TIS}_type=icepop", f"{TIS}_ratio=1.5", f"{TIS}_ratio_min=0.9"]
 RS = [NOISE, "rollout_correction.rollout_rs=token_k1", "rollout_correction.rollout_rs_threshold=2"]
 WEIGHED = [NOISE, "rollout_correction.rollout_is=token"]
+CENTRED = ["method.name=gpg", "loss_fn.score_centering=true", "policy.generation.top_logprobs=4"]
 DUMB = ["checkpointing.save_period=1", "grpo.max_num_steps=3"]
 
 # key: the value that something observable changes by; with a list, what else both runs have
@@ -73,6 +74,7 @@ HONOURED = {
     "policy.generation.top_k": 2,
     "policy.generation.min_p": 0.5,
     "policy.generation.support_replay": (["policy.generation.top_k=3"], "true"),
+    "policy.generation.top_logprobs": (CENTRED, 1),
     "policy.router_replay.enabled": ([MOE, NOISE], "true"),
     "loss_fn.reference_policy_kl_penalty": 0.5,
     "loss_fn.reference_policy_kl_type": "k1",
@@ -148,6 +150,7 @@ NEUTRAL = {
         ("policy.device", "policy.taught.device", "policy.threads"), "where it is computed"
     ),
     "loss_fn.on_nonfinite": "test_step_metrics.py",
+    "loss_fn.score_centering": "test_score_centering_in_runs.py",
     **{
         f"{DTENSOR}.lora_cfg.{key}": OFF
         for key in ("alpha", "dim", "exclude_modules", "lora_A_init", "match_all_linear")

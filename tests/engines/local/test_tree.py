@@ -223,3 +223,26 @@ def test_generation_computes_a_beginning_once_and_no_finished_response(tmp_path)
     ]
     assert fed == [2, *map(len, filter(None, begun))]
     assert max(fed) < 60
+
+
+def test_a_transformers_model_in_trees_scores_the_likeliest_too(tmp_path):
+    section = small_llama.section(small_llama.save(tmp_path), generation={
+        "max_new_tokens": 6, "temperature": 0.8, "top_logprobs": 5,
+    })  # fmt: skip
+    policy = HFPolicy(section, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    drawn = policy.generate([[4, 9, 12], [4, 10]], 6, generator)
+    rows = torch.tensor([0, 1, 2, 5, 7, 11])
+    logprobs, heads = policy.logprobs_and_heads(drawn, rows)
+    assert heads.requires_grad
+    mask = drawn.mask[rows]
+    torch.testing.assert_close(logprobs[mask], policy.logprobs(drawn, rows)[mask])
+    torch.testing.assert_close(heads[mask], drawn.likeliest_logprobs[rows][mask])  # on-policy
+    for i, row in enumerate(rows.tolist()):
+        prompt = drawn.prompts[drawn.group[row]][drawn.prompt_mask[drawn.group[row]]]
+        answer = drawn.tokens[row][drawn.mask[row]]
+        with torch.no_grad():
+            logits = policy.model(torch.cat((prompt, answer))[None]).logits[0]
+        scores = (logits[len(prompt) - 1 : -1] / 0.8).log_softmax(-1)
+        top = scores.topk(5).values
+        torch.testing.assert_close(heads[i, : len(answer)].detach(), top, rtol=0, atol=2e-5)

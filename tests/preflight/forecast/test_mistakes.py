@@ -15,9 +15,12 @@ from nemo_algos.preflight.check.judge import judge
 ROWS = yaml.safe_load((Path(__file__).parent / "mistakes.yaml").read_text())
 HURT = [row for row in ROWS if row["hurts"]]
 RIGHT = [row for row in ROWS if not row["hurts"]]
-MISSED = {"d1-05", "d1-06", "d1-35", "d1-47", "d1-51", "d1-53"}
-# keys of NeMo-RL that the method decides, and a warning of before: its trainer's filters
+# e1-03: the method decides that key, so that the mistake does not come about
+MISSED = {"d1-05", "d1-06", "d1-35", "d1-47", "d1-51", "e1-03"}
+# keys of NeMo-RL that the method decides, a warning of before (its trainer's filters), a length
+# that is never reached, and k1
 OURS = {"c1-19", "c2-05", "c7-12", "d1-08", "d1-14", "d1-15"}
+OURS |= {"e1-54", "e1-55", "e1-56", "e1-62", "e1-63"}
 
 
 def findings(name, overrides):
@@ -60,5 +63,5 @@ def test_what_is_right_is_left_alone(row):
 
 
 def test_nine_of_ten_are_named():
-    assert (len(HURT), len(RIGHT)) == (160, 50)
+    assert (len(HURT), len(RIGHT)) == (196, 64)
     assert len(MISSED) <= 0.1 * len(HURT)

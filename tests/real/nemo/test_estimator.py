@@ -18,7 +18,7 @@ from nemo_algos.algorithms.core import groups
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, versions
 from nemo_algos.engines.nemo.derived_config import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import Estimator, Forward, row_hash, tensor_of
+from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, Forward, row_hash, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.patches import CREATORS, DEVIATIONS, FACTORY, in_place
 from nemo_algos.engines.nemo.policy import PolicyProxy
@@ -333,3 +333,10 @@ def test_a_group_is_flat_by_its_outcomes_or_by_each_part(module, name, kept, ref
         shaped = batch["total_reward"] - torch.arange(6) / 10  # no two are equal
         _, std = module.calculate_baseline_and_std_per_prompt(prompts, shaped, torch.ones(6))
     assert (std != 0).tolist() == [k for k in kept for _ in range(2)]
+
+
+def test_the_data_plane_hands_on_what_tells_a_success():
+    """Of a newer NeMo-RL with `grpo.length_penalty`, whose batch keeps env_reward."""
+    batch = dict.fromkeys(("total_reward", "env_reward", OUTCOMES))
+    with in_place(Estimator(build("etr"))):
+        assert {*grpo_sync.get_gdpo_reward_component_keys(batch)} == {"env_reward", OUTCOMES}

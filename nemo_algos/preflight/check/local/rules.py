@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.algorithms.extensions.loss_config import contradictions
+from nemo_algos.algorithms.extensions.loss_config import centred_weights, contradictions
 from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import (
@@ -31,6 +31,7 @@ UNREAD = {
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
 MODEL = "policy.model_name"
 SUPPORT = "policy.generation.support_replay"
+TOP = "policy.generation.top_logprobs"
 STOP = "grpo.stop_at_validation_metric"
 METRIC = "checkpointing.metric_name"
 
@@ -147,6 +148,44 @@ def support_replay(run: LocalRun) -> Iterator[Finding]:
             f"policy.generation.{key}",
             "the sampler keeps only some tokens, but the trainer's log-probs cover all, so ratios "
             "are biased. Set `policy.generation.support_replay: true`.",
+        )
+
+
+def score_centering(run: LocalRun) -> Iterator[Finding]:
+    """Scores are centred under what has drawn the tokens, with weights of the policy as it is."""
+    key = "loss_fn.score_centering"
+    if run[key] != bool(run[TOP]):
+        yield error(
+            TOP,
+            f"`{key}` reads it, and nothing else does. Set both (to true, and to 128, say), or "
+            "neither.",
+        )
+    if not run[key] or run.algorithm is None:
+        return
+    if run["policy.generation"].filters:
+        yield error(
+            key,
+            "the sampler draws from the tokens that top_p, top_k or min_p keep, and the log-probs "
+            "are of all tokens. Remove the filters.",
+        )
+    try:
+        centred_weights(run.algorithm, run["loss_fn"])
+    except ValueError as wrong:
+        yield error(key, str(wrong))
+    responses = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    several = run["grpo.num_update_epochs"] > 1 or run["policy.train_global_batch_size"] < responses
+    if several and run["loss_fn.use_importance_sampling_correction"]:
+        yield error(
+            key,
+            "`loss_fn.use_importance_sampling_correction` has weights of the policy before the "
+            "updates, whose mean is another after the first. Set that to false, and set "
+            "`old_policy: sampler` and `rollout_correction.rollout_is: token`.",
+        )
+    if not several and run["policy.precision"] == "float32":
+        yield warning(
+            key,
+            f"{responses} responses make one update per step, of the policy that sampled them, so "
+            "there is nothing to centre. Lower `policy.train_global_batch_size`.",
         )
 
 
@@ -321,7 +360,7 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     model_fits_task, shape, experts, unread, lora, puzzle,
-    support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
-    kl_without_anchor, one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one,
-    reward_parts, tracked_project, unit_rewards, teacher,
+    support_replay, score_centering, batches_divide, one_update, correction, vanishing_weights,
+    task_has_data, kl_without_anchor, one_reward, prompt_has_problem, evaluations, schedule_lasts,
+    group_of_one, reward_parts, tracked_project, unit_rewards, teacher,
 )  # fmt: skip

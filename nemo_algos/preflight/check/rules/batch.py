@@ -119,6 +119,14 @@ def lengths(run: Preflight) -> Iterator[Finding]:
             path, f"{run[path]} exceeds `policy.max_total_sequence_length`. Set it to {longest}."
         )
     prompts = run["data.max_input_seq_length"] or 0
+    own = "policy.generation.sglang_cfg.context_length"
+    if run["policy.generation.backend"] == "sglang" and (run[own] or longest) < longest:
+        yield warning(
+            own,
+            f"the engine ends a prompt and its response at {run[own]} tokens, so that the "
+            f"{longest} of `policy.max_total_sequence_length` are never reached. Set it to "
+            f"{longest}.",
+        )
     if run.vllm and (run[path] or longest) < min(longest, prompts):
         yield warning(
             path,

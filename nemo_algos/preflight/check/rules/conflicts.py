@@ -19,6 +19,11 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.name", "clipped_pg", "the method computes the loss"),
     ("loss_fn.use_cispo", False, "for CISPO, set `method.name: cispo`"),
     ("loss_fn.positive_example_nll_weight", 0.0, "set `method.terms: {nll: {coef: ...}}` instead"),
+    (
+        "loss_fn.score_centering",
+        False,
+        "NeMo-RL centres the score of its own loss, and nobody has run that with the method's",
+    ),
     ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
     ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
     ("on_policy_distillation.enabled", False, f"{OURS_ALONE}, so teachers would have no effect"),
@@ -35,6 +40,7 @@ NOT_ASYNC = (
 ESTIMATORS = {"gdpo": "gdpo", "reinforce_pp_baseline": "reinforce_plus_plus"}
 PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
+LENGTHS = "grpo.length_penalty"
 FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
 
 
@@ -186,6 +192,34 @@ def reshaped_rewards(run: Preflight) -> Iterator[Finding]:
                 f"{run.known.advantages.method.name} compares rewards with a success rate, and "
                 "this changes their scale. Set it to false.",
             )
+
+
+def length_penalties(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL shapes rewards of 0 and 1 by length, in groups that NeMo Gym has rolled out."""
+    if not run[LENGTHS]:
+        return
+    method = run.known.advantages.method.name
+    needs = run.known.advantage_needs
+    yield from errors(
+        (
+            not uses_gym(run["env"]),
+            LENGTHS,
+            "NeMo-RL only applies it to NeMo Gym's rollouts, and refuses it elsewhere. Remove it, "
+            "or set `env.should_use_nemo_gym: true`.",
+        ),
+        (
+            needs & {"reward_parts", "turn_rewards"},
+            LENGTHS,
+            f"NeMo-RL leaves rewards of several parts as they are, and {method} trains on the "
+            "parts, so the penalty would apply nowhere. Remove it.",
+        ),
+        (
+            {"unit_rewards", "memory"} <= needs,
+            LENGTHS,
+            f"{method} compares rewards with a success rate, and this changes their scale. Remove "
+            "it.",
+        ),
+    )
 
 
 def dropped_groups(run: Preflight) -> Iterator[Finding]:

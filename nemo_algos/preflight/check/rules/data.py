@@ -21,6 +21,9 @@ FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-R
 OF_PARTS = "math_multi_reward"  # its rewards are of tags: <think>, <answer>
 MATH = ("math", "math_default", OF_PARTS)
 VERIFIERS = {"hf_math_verify": "boxed", "dapo_math_verify": "Answer:"}  # what they look for
+# what the reward functions of images look for
+PICTURED = {"exact_alnum": "<answer>", "math_expr": "<answer>", "bbox_giou": "<answer>"}
+PICTURED |= {"format": "<answer>", "geo3k": "boxed"}
 # keys that NeMo-RL's types of `data` have for SFT, and those of a data set for DPO
 OF_SFT = ("add_bos", "add_eos", "add_generation_prompt", "add_system_prompt")
 OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
@@ -92,7 +95,20 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
     for path, data in datasets(run):
         env = f"env.{data.get('env_name')}"
         found = asked(run, data)
-        if environment(run, data) not in MATH or found is None:
+        if found is None:
+            continue
+        for function in sections_of(run[f"{env}.reward_functions"]):
+            form = PICTURED.get(str(function.get("name")))
+            if not data.get("prompt_file") or function.get("kwargs"):
+                continue  # the rows may ask for it themselves; arguments name other tags
+            if form and form not in found:
+                yield warning(
+                    run.written_at(path, "prompt_file"),
+                    f"the reward function {function['name']} reads `{form}`, which the prompts do "
+                    "not ask for. Responses without it score 0. Name a prompt file with it.",
+                )
+                break
+        if environment(run, data) not in MATH:
             continue
         key = "math_verify_impl"
         wanted = VERIFIERS.get(run[f"{env}.{key}"], "boxed")

@@ -25,12 +25,20 @@ from nemo_algos.preflight.check.rules import (
     upstream,
 )
 from nemo_algos.preflight.forecast import batch as forecast_batch
-from nemo_algos.preflight.forecast import learning, names, networks, rewards, sampling, timeline
+from nemo_algos.preflight.forecast import (
+    inert,
+    learning,
+    names,
+    networks,
+    rewards,
+    sampling,
+    timeline,
+)
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run, forecast_batch, learning, rewards, timeline, networks,
-    names, sampling, upstream,
+    method, data, rows, run, forecast_batch, learning, rewards, inert, timeline,
+    networks, names, sampling, upstream,
 )  # fmt: skip
 
 

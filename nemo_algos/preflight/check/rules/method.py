@@ -178,7 +178,6 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     readers = success_readers(a) if a else []
     by_part = a and "reward_parts" in a.advantage_needs
-    readers += ["dynamic sampling"] if run[DYNAMIC] and not by_part else []
     for path, data in datasets(run):
         name = environment(run, data)
         graded = name in GRADED and not _right_or_wrong(run, data)
@@ -188,6 +187,12 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
                 f"{name} gives graded rewards, but {' and '.join(readers)} reads them as right or "
                 "wrong. Set it to an environment whose rewards are 0 or 1, or choose another "
                 "method.",
+            )
+        if path == "data.train" and graded and run[DYNAMIC] and not by_part:
+            yield warning(
+                DYNAMIC,
+                f"it drops groups of equal rewards, and the graded ones of {name} hardly ever are: "
+                "what `grpo.batch_multiplier` adds is generated and thrown away. Set it to false.",
             )
 
 
