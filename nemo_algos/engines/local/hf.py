@@ -77,7 +77,8 @@ class HFPolicy:
         prompt_mask = _pad([torch.ones(len(p)).bool() for p in prompts], False, "left")
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = group.split(self.config.generation_batch_size)
-        sampled = (self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks)
+        with self._precision():  # entered once: a weight is cast once, and not for every token
+            sampled = [self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks]
         tokens, *columns, support, likeliest, top = zip(*sampled, strict=True)
         drawn = Experience(
             ids,
@@ -134,10 +135,13 @@ class HFPolicy:
         sampled = decode(rows, next_rows, self.ends, pad, self.config.generation, generator)
         return Decoded(*(x.cpu() for x in sampled))
 
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+
     def _forward(
         self, ids: Tensor, visible: Tensor, positions: Tensor, keep: int | Tensor, **kwargs: Any
     ) -> Any:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        with self._precision():
             return self.model(
                 input_ids=ids,
                 attention_mask=visible,

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections import Counter
 
 import huggingface_hub
 import pytest
@@ -9,6 +10,7 @@ import small_llama
 import torch
 import transformers
 from small_llama import WORDS
+from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm.auto import tqdm
 
 from nemo_algos.engines.local.hf import HFPolicy, from_pretrained, load_model, load_tokenizer
@@ -122,6 +124,30 @@ def test_dropout_is_off_and_recomputed_activations_give_the_same_gradient(tmp_pa
     assert calls == [3, 6]
     for one, other in zip(*gradients, strict=True):
         close(one, other)
+
+
+class Casts(TorchDispatchMode):
+    """Counts how often each weight becomes bfloat16."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.names = {w.data_ptr(): name for name, w in model.named_parameters()}
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") == torch.bfloat16:
+            name = self.names.get(args[0].data_ptr())
+            self.seen.update([name] if name else [])
+        return func(*args, **(kwargs or {}))
+
+
+def test_bfloat16_casts_a_weight_once_for_all_tokens_that_it_samples(folder):
+    policy = policy_of(folder, precision="bfloat16")
+    policy.rescores = False
+    with Casts(policy.model) as casts:
+        drawn = drawn_by(policy)
+    assert drawn.tokens.shape[1] > 4
+    assert len(casts.seen) > 7 and set(casts.seen.values()) == {1}
 
 
 def test_bfloat16_keeps_float32_weights_and_rescores_the_draw(folder):
