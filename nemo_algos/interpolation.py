@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 import omegaconf.base
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from nemo_algos.findings import ConfigError, Finding, first_line
@@ -151,13 +151,14 @@ def refuse_too_many(written: DictConfig) -> None:
 
 def _nodes(node: Any, known: dict[int, int]) -> int:
     """How many values a node comes to, a section counted wherever an interpolation puts it."""
-    found = node._maybe_dereference_node()
+    found = node._maybe_dereference_node() if node._is_interpolation() else node
     if not isinstance(found, Container) or found._is_none() or found._is_missing():
         return 1
     if id(found) not in known:
-        keys = range(len(found)) if isinstance(found, ListConfig) else found
+        content: Any = found._content
         known[id(found)] = 1
-        known[id(found)] += sum(_nodes(found._get_node(key), known) for key in keys)
+        for below in content if isinstance(content, list) else content.values():
+            known[id(found)] += _nodes(below, known)
     return known[id(found)]
 
 

@@ -211,7 +211,7 @@ def seen(folder, *overrides):
 KEPT = ("model.safetensors", "trace.jsonl")
 
 
-@pytest.mark.parametrize("key", some_of(HONOURED, 8))
+@pytest.mark.parametrize("key", some_of(HONOURED, 6))
 def test_it_changes_what_is_seen(key, tmp_path):
     given = HONOURED[key]
     context, value = given if isinstance(given, tuple) else ([], given)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from nemo_algos.algorithms.core.pass_at_k import (
     best_at_k,
@@ -307,6 +306,8 @@ def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
     nodes, weights = np.polynomial.legendre.leggauss(number)
     y = (nodes[:, None] + 1) / 2
     # [2, Y, n+1]: subsets with at most t of each class so far, one of which is the winner; none is
+    from scipy.signal import lfilter  # half a second, for majorities alone
+
     subsets = np.zeros((2, len(y), n + 1))
     subsets[1] = others
     for votes, value in able:
