@@ -18,6 +18,7 @@ from nemo_algos.preflight.check.rules import (
     lora,
     method,
     quantization,
+    resume,
     rows,
     run,
     single_controller,
@@ -29,7 +30,7 @@ from nemo_algos.preflight.forecast import learning, names, networks, rewards, sa
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run, forecast_batch, learning, rewards, timeline, networks,
+    method, data, rows, run, resume, forecast_batch, learning, rewards, timeline, networks,
     names, sampling, upstream,
 )  # fmt: skip
 
