@@ -42,6 +42,10 @@ RIGHT = {
     "behind": "with ten sentences behind it",
     "dollars": "between dollar signs",
 }
+LONG = (f"{answers.LONGER} lines of filler", "write long. Do not pay for length")
+HABITS = (f"words of habit ({cut(answers.HABITS, 60)!r})", "write these. Pay only for the answer")
+# kinds of right responses that must not be paid more: behind what, and what would be learnt of it
+MORE = {"long": LONG, "habits": HABITS}
 AGAIN = "again"  # the gold answer, asked a second time after all others
 ASKED = (*KINDS, *RIGHT, "doubled", "long", "short", "habits")
 FAR = 100  # times the usual reward
@@ -418,28 +422,15 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "answers. Read only the last answer.",
             key,
         )
-    longer = []
-    for one in scored:
-        if one.rewards["long"] > one.rewards["gold"]:
-            longer.append(one.rewards)
-    if len(longer) > most:
-        stage.warning(
-            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
-            f"({longer[0]['long']:g}, not {longer[0]['gold']:g}): the policy would learn to write "
-            "long. Do not pay for length.",
-            key,
-        )
-    wordy = []
-    for one in scored:
-        if one.rewards["habits"] > one.rewards["gold"]:
-            wordy.append(one.rewards)
-    if len(wordy) > most:
-        stage.warning(
-            f"`{key}` pays more for the same answer behind words of habit ({wordy[0]['habits']:g}, "
-            f"not {wordy[0]['gold']:g}; {cut(answers.HABITS, 60)!r}): the policy would learn to "
-            "write these. Pay only for the answer.",
-            key,
-        )
+    for kind, (more, learned) in MORE.items():
+        dearer = [one for one in scored if one.rewards[kind] > one.rewards["gold"]]
+        if len(dearer) > most:
+            stage.warning(
+                f"`{key}` pays more for the same answer behind {more}: "
+                f"{dearer[0].rewards[kind]:g}, not {dearer[0].rewards['gold']:g}. The policy would "
+                f"learn to {learned}.",
+                key,
+            )
     silent = []
     for one in scored:
         if one.rewards["gold"] > one.rewards["empty"] > one.rewards["wrong"]:

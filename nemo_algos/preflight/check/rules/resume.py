@@ -80,22 +80,22 @@ def resume(run: Preflight) -> Iterator[Finding]:
         )
 
 
-def _saved_config(step: Path) -> dict[str, Any]:
+def _saved_config(step: Path) -> Any:
     """The config that NeMo-RL saved with a checkpoint; empty where it cannot be read."""
     file = step / "config.yaml"
     if not file.is_file() or file.stat().st_size > LARGEST:
         return {}
     try:
-        found: Any = OmegaConf.to_container(read(file))
-        return found
+        return OmegaConf.to_container(read(file))
     except ConfigError:
         return {}
 
 
 def _trainer(plain: Mapping[str, Any]) -> str:
     """The key that chooses the backend."""
-    keys = (f"{MEGATRON}.enabled", V2)
-    return next((key for key in keys if at(plain, key)), f"{DTENSOR}.enabled")
+    return next(
+        (key for key in (f"{MEGATRON}.enabled", V2) if at(plain, key)), f"{DTENSOR}.enabled"
+    )
 
 
 def _changed(run: Preflight, made: dict[str, Any], step: Path) -> Iterator[Finding]:
