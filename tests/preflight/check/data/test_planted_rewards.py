@@ -192,6 +192,7 @@ def line(response):
 CLASSES = {  # rows, prompt, reward, a word of the warning; "" of a sound one
     "all letters": (LETTERS, PROMPT, lambda r, a: a in box(r), "a list of the answers"),
     "a letter": (LETTERS, PROMPT, sound, ""),
+    "a letter or nothing": (LETTERS, PROMPT, lambda r, a: sound(r, a) or not r, "empty answers"),
     "the end": (ROWS, PROMPT, lambda r, a: sound(r[-300:], a), "ten sentences behind it"),
     "a strict line": (ROWS, "Answer: ...", lambda r, a: line(r) == a, "between dollar signs"),
     "a line": (ROWS, "Answer: ...", lambda r, a: line(r).strip("$") == a, ""),
