@@ -54,7 +54,9 @@ CHANGED = {
         f"{SCHEDULE}.lr_warmup_iters": (999, None),
     },
 }
+CHANGED["without an optimizer"] = CHANGED["overridden"]
 CONFIGS = {
+    "without an optimizer": ("dense.yaml", ["checkpointing.save_optimizer=false"]),
     "lora": ("nemo_rl.yaml", [f"{LORA}.enabled=true"]),
     "overridden": ("dense.yaml", [f"+{SCHEDULE}.override_opt_param_scheduler=true"]),
 }

@@ -48,7 +48,7 @@ def resume(run: Preflight) -> Iterator[Finding]:
     trainer = _trainer(run.plain)
     before = _trainer(made) if made else ""
     weights = f"policy/weights{'/model' if trainer == V2 else ''}"
-    absent = [name for name in ("training_info.json", weights) if not (step / name).exists()]
+    absent = [name for name in ("training_info.json", weights) if not os.path.exists(step / name)]
     if before == trainer:
         yield from _changed(run, made, step)
     yield from errors(
@@ -83,7 +83,7 @@ def resume(run: Preflight) -> Iterator[Finding]:
 def _saved_config(step: Path) -> Any:
     """The config that NeMo-RL saved with a checkpoint; empty where it cannot be read."""
     file = step / "config.yaml"
-    if not file.is_file() or file.stat().st_size > LARGEST:
+    if not os.path.isfile(file) or os.path.getsize(file) > LARGEST:
         return {}
     try:
         return OmegaConf.to_container(read(file))
@@ -101,7 +101,11 @@ def _trainer(plain: Mapping[str, Any]) -> str:
 def _changed(run: Preflight, made: dict[str, Any], step: Path) -> Iterator[Finding]:
     """What this config changes of the one that saved a checkpoint."""
     enabled = f"{run.adapters}.enabled"
-    strict = run.megatron and not run[f"{MEGATRON}.scheduler.override_opt_param_scheduler"]
+    strict = (
+        run.megatron
+        and not run[f"{MEGATRON}.scheduler.override_opt_param_scheduler"]
+        and at(made, "checkpointing.save_optimizer") is not False
+    )
     refused = [
         *(NAME, enabled, "data.use_multiple_dataloader"),
         *(f"{run.adapters}.{name}" for name in ADAPTERS if run[enabled]),
