@@ -1,12 +1,14 @@
 """What is wrong in a config, at which key and in which words; what pydantic finds, in ours."""
 
 import difflib
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from nemo_algos.secrets import as_written
 
@@ -119,9 +121,11 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     loc = [str(part) for part in error["loc"]]
     path = ".".join([root, *loc] if root else loc)
     if error["type"] == "extra_forbidden":
-        return UnknownKey(
-            as_names(path), f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}"
-        )
+        near = did_you_mean(loc[-1], _fields(schema, loc[:-1]))
+        elsewhere = [known for known, _ in fields_of(schema) if known.split(".")[-1] == loc[-1]]
+        if "did you mean" not in near and len(elsewhere) == 1:
+            near = f" (did you mean {elsewhere[0]}?)"
+        return UnknownKey(as_names(path), f"unknown key{near}")
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
@@ -143,6 +147,23 @@ def _to_what(schema: Any, loc: list[str]) -> str:
     first = said.partition(" ")[0]
     start = said[:1] if first != first.capitalize() else said[:1].lower()  # NeMo-RL's, AMP
     return f": {start}{said[1:]}" if said else ""
+
+
+def fields_of(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key below a section, by its path; `*` stands for a name that the user chooses."""
+    for name, field in schema.model_fields.items():
+        path = f"{above}{name}"
+        yield path, field
+        chosen = "*." if "dict[" in str(field.annotation) else ""
+        for section in sections_in(field.annotation):
+            yield from fields_of(section, f"{path}.{chosen}")
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The schemas that a key's annotation names."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for one in get_args(annotation) for section in sections_in(one)]
 
 
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:

@@ -3,9 +3,8 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -14,7 +13,15 @@ from nemo_algos.algorithms.extensions.loss_config import SET_BY_METHOD
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.derived_config import DEFAULT, OURS, SHARED, Base
-from nemo_algos.findings import ConfigError, Finding, at, did_you_mean, set_at
+from nemo_algos.findings import (
+    ConfigError,
+    Finding,
+    at,
+    did_you_mean,
+    fields_of,
+    sections_in,
+    set_at,
+)
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
 from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.release import Release
@@ -52,25 +59,9 @@ def explain_key(key: str, release: Release) -> list[str]:
     return [f"{_named(who)}: {text}" for text, who in meanings.items()]
 
 
-def fields_of(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key below a section, by its path; `*` stands for a name that the user chooses."""
-    for name, field in schema.model_fields.items():
-        path = f"{above}{name}"
-        yield path, field
-        chosen = "*." if "dict[" in str(field.annotation) else ""
-        for section in _sections(field.annotation):
-            yield from fields_of(section, f"{path}.{chosen}")
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for one in get_args(annotation) for section in _sections(one)]
-
-
 def _describe(field: FieldInfo) -> str:
     """Type, limits, default, text."""
-    sections = _sections(field.annotation)
+    sections = sections_in(field.annotation)
     kind = re.sub(r"(\w+\.)+", "", inspect.formatannotation(field.annotation))
     limits = []
     for constraint in field.metadata:

@@ -9,8 +9,8 @@ from commands import invoke
 from pydantic import BaseModel
 
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.cli.explain import SOURCES, explain_key, fields_of
-from nemo_algos.findings import ConfigError, Section
+from nemo_algos.cli.explain import SOURCES, explain_key
+from nemo_algos.findings import ConfigError, Section, fields_of
 from nemo_algos.preflight.check.release import shipped
 
 HAVE = f"{shipped().name}: a key of NeMo-RL, "

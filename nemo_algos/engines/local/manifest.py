@@ -42,14 +42,29 @@ MAY_CHANGE = {
     "policy.dtensor_cfg.activation_*",
     *(f"policy.optimizer.kwargs.{key}" for key in ("lr", "betas", "eps", "weight_decay")),
 }
-_WEIGHTS = "the checkpoint contains the weights of this model"
-_PROBLEMS = "the problems or the rewards would differ"
+_MEGATRON = "policy.megatron_cfg"
 REASONS = {
-    "method*": "the steps so far used another method",
-    "policy.optimizer*": "the checkpoint contains the state of this optimizer",
-    **dict.fromkeys(("policy.model_name", "policy.shape*", "policy.tokenizer*"), _WEIGHTS),
-    "policy.dtensor_cfg.lora_cfg*": "the checkpoint contains the weights of these adapters",
-    **dict.fromkeys(("data.*", "grpo.seed", "grpo.num_prompts_per_step"), _PROBLEMS),
+    "the steps so far used another method": ["method*", "loss_fn*"],
+    "the checkpoint contains the state of this optimizer": [
+        "policy.optimizer*",
+        "policy.scheduler*",
+        f"{_MEGATRON}.optimizer*",
+        f"{_MEGATRON}.scheduler*",
+    ],
+    "the checkpoint contains the weights of this model": [
+        "policy.model_name",
+        "policy.shape*",
+        "policy.tokenizer*",
+    ],
+    "the checkpoint contains the weights of these adapters": [
+        "policy.dtensor_cfg.lora_cfg*",
+        f"{_MEGATRON}.peft*",
+    ],
+    "the problems or the rewards would differ": [
+        "data.*",
+        "grpo.seed",
+        "grpo.num_prompts_per_step",
+    ],
 }
 OTHER_STEPS = "this changes the training step itself"
 
@@ -118,9 +133,8 @@ def changes(folder: Path, config: LocalConfig) -> list[Difference]:
     found = differences(before, to_json(config))
     refused = []
     for change in found:
-        reason = _reason(change.key)
-        if reason:
-            refused.append(f"{change} ({reason})")
+        if not any(fnmatchcase(change.key, pattern) for pattern in MAY_CHANGE):
+            refused.append(f"{change} ({reason(change.key)})")
     if refused:
         listed = "\n  ".join(refused)
         raise ValueError(
@@ -136,11 +150,12 @@ def id_of(folder: Path) -> str:
     return re.sub(r"[^\w-]", "", f"{folder.name}-{started}")
 
 
-def _reason(key: str) -> str:
-    """Why a key may not change; empty where it may."""
-    if any(fnmatchcase(key, pattern) for pattern in MAY_CHANGE):
-        return ""
-    return next((r for pattern, r in REASONS.items() if fnmatchcase(key, pattern)), OTHER_STEPS)
+def reason(key: str) -> str:
+    """Why a resume keeps a key, of this engine or of NeMo-RL."""
+    for why, patterns in REASONS.items():
+        if any(fnmatchcase(key, pattern) for pattern in patterns):
+            return why
+    return OTHER_STEPS
 
 
 def _now() -> str:

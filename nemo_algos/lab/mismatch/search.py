@@ -22,7 +22,12 @@ from nemo_algos.lab.mismatch.responses import Responses
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SOLVED_FOR = 1200  # tokens that a parameter is solved for
-FORWARD = [*weights.HYPOTHESES, *forward.COMPUTED, *forward.SHOWN]
+FORWARD = [
+    *weights.HYPOTHESES,
+    *forward.COMPUTED,
+    *forward.named(weights.missing_part),
+    *forward.SHOWN,
+]
 SHOWN = {hypothesis.name for hypothesis in forward.SHOWN}  # of two of them only one can hold
 # one may nearly do what another does: all are tried
 COMPUTED = {hypothesis.name for hypothesis in forward.COMPUTED[:-1]}

@@ -88,6 +88,14 @@ CODE = {
         "nemo_rl.models.generation.vllm.quantization.fp8:apply_fp8_patches",
         "fp8_state.vllm_patches.append(patcher2, patcher3, patcher4)",
     ),
+    "DTensor v2 has what it resumes as its reference": (
+        "nemo_rl.models.policy.workers.dtensor_policy_worker_v2:DTensorPolicyWorkerV2Impl",
+        "model_and_optimizer_state = setup_model_and_optimizer(config=config, "
+        "tokenizer=self.tokenizer, runtime_config=runtime_config, "
+        "distributed_context=distributed_context, checkpoint_manager=self.checkpoint_manager, "
+        "is_vlm=self.is_vlm, init_optimizer=init_optimizer, weights_path=weights_path, "
+        "optimizer_path=optimizer_path)",
+    ),
 }
 FUNCTIONS = {
     "NeMo Gym gives rewards in parts": "nemo_rl.environments.nemo_gym:extract_reward_components"

@@ -119,6 +119,13 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
             f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs. "
             "ray.sub takes all GPUs of a node: set that number.",
         )
+    for option in job.options:
+        asked = re.fullmatch(r"--(?:gres=gpu|gpus-per-node)\W(?:[a-z]\w*:)?(\d+)", option)
+        if asked and int(asked[1]) != gpus:
+            yield Finding(
+                "cluster.gpus_per_node",
+                f"it is {gpus}, but --sbatch={option} asks for {asked[1]} of a node. Change one.",
+            )
     longest = max((node.limit for node in nodes), default=inf)
     if batch.seconds(job.time) > longest:
         yield Finding(

@@ -27,7 +27,7 @@ OURS = {  # options of sbatch that are ours to write, or that a run does not sur
     "input": "the job script reads no input",
     "job-name": "use --name",
     "no-requeue": "the run goes on by requeue: for none use --max-requeues 0",
-    "nodes": "use --nodes",
+    "nodes": "use --nodes, which sets `cluster.num_nodes`",
     **dict.fromkeys((f"ntasks{of}" for of in ("", "-per-core", "-per-gpu", "-per-node")), WHOLE),
     "ntasks-per-socket": WHOLE,
     "output": "use --out",

@@ -164,6 +164,9 @@ def test_what_must_not_be_negative(path):
         ("checkpointing.save_perod", 8, "save_period"),
         ("logger.swanlab_enabled", True, "NeMo-RL"),
         ("grop", {}, "grpo"),
+        ("grpo.temperature", 0.7, "did policy.generation.temperature"),
+        ("loss_fn.aggregation", "token", "did method.aggregation"),
+        ("aggregation", "token", "did method.aggregation"),
     ],
 )
 def test_wrong_values_and_unknown_keys(path, value, message):

@@ -47,6 +47,61 @@ def test_one_model_is_clean(folders):
     assert names(found) == [] and not found.unexplained
 
 
+def of_ones(model):
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.data.fill_(1.0)
+
+
+def without_biases(model):
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            weight.data.zero_()
+
+
+def waves(edit):
+    def change(model):
+        model.model.rotary_emb.register_forward_hook(lambda _, __, both: edit(*both))
+
+    return change
+
+
+MISSING = {  # what the sampler lacks: how, and the cause with its parameter
+    "norms": (of_ones, "missing_part", {"part": "norms"}),
+    "biases": (without_biases, "missing_part", {"part": "biases"}),
+    "the first layer": (lambda m: m.model.layers.__delitem__(0), "missing_part",
+                        {"part": "layer 0"}),
+    "the last layer": (lambda m: m.model.layers.__delitem__(1), "missing_part",
+                       {"part": "layer 1"}),
+    "rotary embeddings": (waves(lambda c, s: (torch.ones_like(c), torch.zeros_like(s))),
+                          "rope_scaling", {"positions": "none"}),
+    "rotary embeddings, and zeros are there": (waves(lambda c, s: (0 * c, 0 * s)),
+                                               "attention_scale", {"scale": 0.0}),
+}  # fmt: skip
+
+
+@functools.cache
+def whole_model():
+    """With biases, and with norms that are not 1."""
+    made = small.model(attention_bias=True)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if "norm" in name or "bias" in name:
+                weight += 0.5 * torch.randn_like(weight)
+    return made
+
+
+@pytest.mark.parametrize("part", some_of(MISSING, 2))
+def test_a_part_that_the_sampler_lacks_is_named(part, tmp_path):
+    lack, cause, parameter = MISSING[part]
+    sampler = copy.deepcopy(whole_model())
+    lack(sampler)
+    folder = small.saved(whole_model(), tmp_path / "now")
+    (found,) = examine([dump(sampler, whole_model())], folder).causes
+    assert (found.side, found.name, found.parameter) == ("sampler", cause, parameter)
+
+
 def test_old_weights_at_another_temperature_are_two_causes(folders):
     found = examine([dump(OTHER, change=lambda z: z / 0.8)], folders[0], [folders[1]])
     assert sorted(names(found)) == [("sampler", "old_weights"), ("sampler", "temperature")]

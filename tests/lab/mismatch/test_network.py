@@ -1,5 +1,7 @@
 """What the model gives under each change and in each family, against transformers row by row."""
 
+import copy
+
 import numpy as np
 import peaked_llama as small
 import pytest
@@ -94,6 +96,29 @@ def nvfp4(name, weight):
     return (grid[nearest] * blocks.sign() * scale).flatten(1)
 
 
+def without(edit):
+    """The logits of a copy that lacks a part."""
+    other = copy.deepcopy(MODEL)
+    edit(other)
+    return small.logits(other, ROLLOUTS)
+
+
+def uniform(model):
+    """Each token attends to all before it alike: queries are zeros."""
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data.zero_()
+
+
+def without_rotation(model):
+    """Rotary embeddings of cosines 1 and sines 0."""
+    made = lambda _, __, waves: (torch.ones_like(waves[0]), torch.zeros_like(waves[1]))  # noqa: E731
+    model.model.rotary_emb.register_forward_hook(made)
+
+
+def without_layer(model):
+    model.model.layers = model.model.layers[:1]
+
+
 CASES = {
     "as it is": (None, lambda: small.logits(MODEL, ROLLOUTS)),
     "BOS twice": (
@@ -116,6 +141,18 @@ CASES = {
         lambda: with_config(
             rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
         ),
+    ),
+    "no positions": (
+        change_of(forward.rope_scaling, positions="none"),
+        lambda: without(without_rotation),
+    ),
+    "uniform attention": (
+        change_of(forward.attention_scale, scale=0.0),
+        lambda: without(uniform),
+    ),
+    "no second layer": (
+        change_of(weights.missing_part, part="layer 1"),
+        lambda: without(without_layer),
     ),
     "norms": (change_of(forward.norm_eps, eps=1e-2), lambda: with_config(rms_norm_eps=1e-2)),
     "nvfp4": (change_of(weights.quantized_weights, format="nvfp4"), lambda: with_weights(nvfp4)),
@@ -154,7 +191,8 @@ def test_rotary_frequencies_in_bfloat16():
 
 def test_the_model_is_as_it_was_afterwards():
     before = {k: v.clone() for k, v in MODEL.state_dict().items()}
-    for hypothesis in (*weights.HYPOTHESES, *forward.SHOWN, *forward.COMPUTED):
+    missing = forward.named(weights.missing_part)
+    for hypothesis in (*weights.HYPOTHESES, *missing, *forward.SHOWN, *forward.COMPUTED):
         for _, change in changes(hypothesis.attempt):
             with change(case().network, lines(RESPONSES.each[:2]), RESPONSES.each[:2]):
                 pass

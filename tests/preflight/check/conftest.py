@@ -29,6 +29,11 @@ def home(tmp_path_factory):
     (folder / "many.jsonl").write_text(100 * (json.dumps(rows[0]) + "\n"))
     solved = {"input": "6 * 7?", "output": "We multiply.\n#### 42"}
     (folder / "solved.jsonl").write_text(100 * (json.dumps(solved) + "\n"))
+    step = folder / "earlier" / "step_5"
+    (step / "policy/weights/model").mkdir(parents=True)
+    (step / "training_info.json").write_text("{}")
+    saved = {"policy": {"model_name": "other/Model-1B", "dtensor_cfg": {"_v2": True}}}
+    (step / "config.yaml").write_text(json.dumps(saved))
     for name, words in {"one": "abc", "same": "abc", "other": "cab"}.items():
         vocabulary = {"vocab": {word: number for number, word in enumerate(words)}}
         (folder / name).mkdir()

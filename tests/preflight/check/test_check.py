@@ -238,11 +238,6 @@ def test_a_job_s_time_is_compared_with_the_last_save():
     assert said("null") == ["warning"]
 
 
-def test_a_folder_with_checkpoints_is_mentioned(tmp_path):
-    (tmp_path / "step_10").mkdir()
-    assert found(ONE, [f"checkpointing.checkpoint_dir={tmp_path}"], "checkpointing", "continue")
-
-
 def test_a_model_offline_must_be_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))

@@ -126,6 +126,18 @@ REFUSED = [
         )
     ),
     *((f"--sbatch=--{o}=1", [f"--sbatch: '--{o}=1'"]) for o in OURS),
+    # options that stand for a key of the config
+    ("--sbatch=--nodes=2", ["--sbatch: '--nodes=2' --nodes cluster.num_nodes"]),
+    ("--sbatch=--node=2", ["--sbatch: '--node=2' --nodes cluster.num_nodes"]),
+    *(
+        (f"--sbatch={o} --sbatch=--qos=8", [f"cluster.gpus_per_node: 8 --sbatch={o} 4"])
+        for o in (
+            "--gres=gpu:4",
+            "--gres=gpu:h100:4",
+            "--gpus-per-node=4",
+            "--gpus-per-node=a100:4",
+        )
+    ),
     ("--sbatch=--no-requeue", ["--sbatch: '--no-requeue' --max-requeues"]),
 ]
 

@@ -271,6 +271,10 @@ def rope_scaling(case: Case, attempt: Attempt) -> None:
     rope = _rope(case)
     if not rope:
         return
+    attempt(  # as an infinite factor: all positions are the first one
+        {"positions": "none"},
+        of_outputs(lambda both: tuple(y[:, :1].expand_as(y) for y in both), "rotary_emb"),
+    )
     if rope.get("rope_type", "default") != "default":
         attempt({"factor": 1.0}, _rotary(case, rope_type="default"))
     longest = rope.get(ORIGINAL, case.network.model.config.max_position_embeddings)
@@ -307,6 +311,7 @@ def attention_scale(case: Case, attempt: Attempt) -> None:
         change = of_attribute("scaling", lambda value: value * factor)
         return attempt({"scale": factor}, change)
 
+    scaled(0.0)  # all tokens alike, as with rotary embeddings of zeros
     search_grid(scaled, (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0))
 
 

@@ -54,7 +54,7 @@ KINDS = {
 }
 
 
-def _edited(which: Callable[[str], bool], edit: Callable[[str, Tensor], Tensor]) -> Change:
+def _edited(which: Callable[[str], object], edit: Callable[[str, Tensor], Tensor]) -> Change:
     """The parameters of these names are edit(name, parameter)."""
     named = lambda n: {k: p for k, p in n.model.named_parameters() if which(k)}  # noqa: E731
     return of_model(lambda n: edit_attributes(named(n), "data", edit))
@@ -341,6 +341,22 @@ def precision(case: Case, attempt: Attempt) -> None:
     head = of_model(lambda network: edit_outputs([network.head], lambda _, y: coarse(y)))
     attempt({"dtype": "bfloat16 logits"}, head)
     attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
+
+
+def missing_part(case: Case, attempt: Attempt) -> None:
+    """Norms are 1, biases 0, or a layer adds nothing, as where weights never arrived."""
+    attempt(
+        {"part": "norms"},
+        _edited(re.compile(r"norm\w*\.weight$").search, lambda _, now: torch.ones_like(now)),
+    )
+    parts = {"biases": r"\.bias$"}
+    for i in range(case.network.model.config.num_hidden_layers):
+        parts[f"layer {i}"] = rf"\.layers\.{i}\..*(o_proj|down_proj)\."
+    for part, pattern in parts.items():
+        attempt(
+            {"part": part},
+            _edited(re.compile(pattern).search, lambda _, now: torch.zeros_like(now)),
+        )
 
 
 HYPOTHESES = [

@@ -42,6 +42,10 @@ RIGHT = {
     "behind": "with ten sentences behind it",
     "dollars": "between dollar signs",
 }
+LONG = (f"{answers.LONGER} lines of filler", "write long. Do not pay for length")
+HABITS = (f"words of habit ({cut(answers.HABITS, 60)!r})", "write these. Pay only for the answer")
+# kinds of right responses that must not be paid more: behind what, and what would be learnt of it
+MORE = {"long": LONG, "habits": HABITS}
 AGAIN = "again"  # the gold answer, asked a second time after all others
 ASKED = (*KINDS, *RIGHT, "doubled", "long", "short", "habits")
 FAR = 100  # times the usual reward
@@ -57,8 +61,9 @@ class Scored(NamedTuple):
 
     @property
     def paid(self) -> bool:
-        """Whether the right response is paid more than an empty one."""
-        return self.rewards["gold"] > self.rewards["empty"]
+        """Whether the right response is paid: more than an empty one, or else than a wrong one."""
+        gold = self.rewards["gold"]
+        return gold > self.rewards["empty"] or gold > max(self.rewards["wrong"], 0)
 
 
 class Known(NamedTuple):
@@ -100,7 +105,14 @@ def judge(
             )
             return ""
         known = known[:: -(-len(known) // affordable)]
-        form, paid = _form(judge, known, wanted)
+        few = known[:: -(-len(known) // FEW)]
+        golds = [str(row.answer) for row, _ in few]
+        asked = [answers.write_answer((wanted or [*answers.FORMS])[0], text) for _, text in few]
+        first = judge.rewards(asked, golds)  # before it has seen any other response
+        form, paid = _form(judge, few, golds, wanted)
+        again = judge.rewards(asked[::-1], golds[::-1])[::-1]  # in turns, it would be the same
+        if _is_moved(stage, key, [row for row, _ in few], first, again):
+            return ""
         if lent and not paid:
             stage.unchecked(
                 f"`{key}` was not checked: it gives no reward on the sums that replace the rows.",
@@ -162,15 +174,15 @@ def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     return max(1, min(ROWS, int(BUDGET / each)))
 
 
-def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str, bool]:
+def _form(
+    judge: Judge, few: Sequence[Known], golds: Sequence[str], wanted: list[str]
+) -> tuple[str, bool]:
     """The form that pays for most rows, of those that the prompts ask for if any of them does."""
-    few = known[:: -(-len(known) // FEW)]
-    texts = [str(row.answer) for row, _ in few]
-    nothing = judge.rewards([""] * len(few), texts)
+    nothing = judge.rewards([""] * len(few), golds)
     best: tuple[int, str] = (0, (wanted or [*answers.FORMS])[0])
     for group in (wanted, [form for form in answers.FORMS if form not in wanted]):
         for form in group:
-            got = judge.rewards([answers.write_answer(form, text) for _, text in few], texts)
+            got = judge.rewards([answers.write_answer(form, text) for _, text in few], golds)
             paid = sum(g > n for g, n in zip(got, nothing, strict=True))
             best = max(best, (paid, form), key=lambda pair: pair[0])
         if best[0] > len(few) / 2:
@@ -275,7 +287,6 @@ def _is_useless(
     every = []
     for one in scored:
         every += one.rewards.values()
-    moved = [one for one in scored if one.rewards["gold"] != one.rewards[AGAIN]]
     bad = [value for value in every if not math.isfinite(value)]
     if bad:
         stage.failed(
@@ -296,17 +307,28 @@ def _is_useless(
             key,
             example=scored[0].trial.gold,
         )
-    elif moved:
-        first = moved[0]
+        return True
+    gold, again = ([one.rewards[kind] for one in scored] for kind in ("gold", AGAIN))
+    return _is_moved(stage, key, [one.row for one in scored], gold, again)
+
+
+def _is_moved(
+    stage: Stage, key: str, rows: Sequence[Row], first: Sequence[float], again: Sequence[float]
+) -> bool:
+    """Whether right responses earn something else when they are asked again."""
+    moved = []
+    for row, before, after in zip(rows, first, again, strict=True):
+        if before != after and not math.isnan(before):
+            moved.append(f"{before:g}, then {after:g} in row {row.number:,}")
+    if moved:
         stage.failed(
             f"`{key}` gives other rewards when it is asked again, for "
-            f"{share(len(moved), len(scored))} right responses ({first.rewards['gold']:g}, then "
-            f"{first.rewards[AGAIN]:g} in row {first.row.number:,}): noise, or a state that it "
-            "keeps. The policy would be trained on that. Make the reward depend only on the "
-            "response and the answer.",
+            f"{share(len(moved), len(rows))} right responses ({moved[0]}): noise, or a state that "
+            "it keeps from one response to the next. The policy would be trained on that. Make the "
+            "reward depend only on the response and the answer.",
             key,
         )
-    return len(set(every)) == 1 or bool(moved)
+    return bool(moved)
 
 
 def _check_gold(
@@ -353,7 +375,8 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
     for kind, named in KINDS.items():
         as_much = []
         for one in paid:
-            if one.rewards[kind] >= one.rewards["gold"]:
+            written = kind == "empty" or getattr(one.trial, kind)
+            if written and one.rewards[kind] >= one.rewards["gold"]:
                 as_much.append(one.row.number)
         if as_much:
             stage.wrong(
@@ -363,6 +386,7 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
                 key,
                 of=(len(as_much), len(scored)),
             )
+    paid = [one for one in paid if one.rewards["gold"] > one.rewards["empty"]]
     sentences = [one for one in paid if one.trial.short]
     whole = []
     for one in sentences:
@@ -398,28 +422,15 @@ def _check_others(stage: Stage, key: str, scored: Sequence[Scored]) -> None:
             "answers. Read only the last answer.",
             key,
         )
-    longer = []
-    for one in scored:
-        if one.rewards["long"] > one.rewards["gold"]:
-            longer.append(one.rewards)
-    if len(longer) > most:
-        stage.warning(
-            f"`{key}` pays more for the same answer behind {answers.LONGER} lines of filler "
-            f"({longer[0]['long']:g}, not {longer[0]['gold']:g}): the policy would learn to write "
-            "long. Do not pay for length.",
-            key,
-        )
-    wordy = []
-    for one in scored:
-        if one.rewards["habits"] > one.rewards["gold"]:
-            wordy.append(one.rewards)
-    if len(wordy) > most:
-        stage.warning(
-            f"`{key}` pays more for the same answer behind words of habit ({wordy[0]['habits']:g}, "
-            f"not {wordy[0]['gold']:g}; {cut(answers.HABITS, 60)!r}): the policy would learn to "
-            "write these. Pay only for the answer.",
-            key,
-        )
+    for kind, (more, learned) in MORE.items():
+        dearer = [one for one in scored if one.rewards[kind] > one.rewards["gold"]]
+        if len(dearer) > most:
+            stage.warning(
+                f"`{key}` pays more for the same answer behind {more}: "
+                f"{dearer[0].rewards[kind]:g}, not {dearer[0].rewards['gold']:g}. The policy would "
+                f"learn to {learned}.",
+                key,
+            )
     silent = []
     for one in scored:
         if one.rewards["gold"] > one.rewards["empty"] > one.rewards["wrong"]:

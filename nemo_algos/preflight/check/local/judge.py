@@ -106,18 +106,27 @@ def _parse(
     except ConfigError as error:
         usual = configs.load(configs.SHIPPED / "grpo.yaml")
         replaced = {_replace(plain, finding.path, usual) for finding in error.findings}
-        findings = [*map(_of_nemo_rl, error.findings)]
+        findings = [_placed(finding, plain.get("method")) for finding in error.findings]
         if replaced <= wrong:
             return None, wrong, findings
         config, wrong, more = _parse(plain, wrong | replaced)
         return config, wrong, findings + more
 
 
-def _of_nemo_rl(finding: Finding) -> Finding:
-    """An unknown key that NeMo-RL declares is said to be NeMo-RL's."""
+def _placed(finding: Finding, method: Any) -> Finding:
+    """Of an unknown key it is said that the method has it, or NeMo-RL."""
     from nemo_algos.preflight.check.release import shipped  # for this sentence alone
 
-    if isinstance(finding, UnknownKey) and finding.path in shipped().declared:
+    if not isinstance(finding, UnknownKey):
+        return finding
+    key = finding.path.rpartition(".")[2]
+    try:
+        known = type(build(method).base.params).model_fields
+    except ConfigError:  # which is told by itself
+        known = {}
+    if key in known and "did you mean" not in finding.message:
+        return UnknownKey(finding.path, f"unknown key (did you mean method.{key}?)")
+    if finding.path in shipped().declared:
         return Finding(
             finding.path, "only NeMo-RL supports this key, not the embedded engine. Remove it."
         )

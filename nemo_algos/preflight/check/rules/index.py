@@ -18,6 +18,7 @@ from nemo_algos.preflight.check.rules import (
     lora,
     method,
     quantization,
+    resume,
     rows,
     run,
     single_controller,
@@ -37,7 +38,7 @@ from nemo_algos.preflight.forecast import (
 
 MODULES = (
     layout, batch, both_engines, generation, quantization, single_controller, training, lora,
-    method, data, rows, run, forecast_batch, learning, rewards, inert, timeline,
+    method, data, rows, run, resume, forecast_batch, learning, rewards, inert, timeline,
     networks, names, sampling, upstream,
 )  # fmt: skip
 

@@ -200,7 +200,7 @@ def save_time(run: Preflight) -> Iterator[Finding]:
 
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
-    """Checkpoints and the one being written fit the disk; NeMo-RL continues from those there."""
+    """Checkpoints and the one being written fit the disk, in a folder of the run's own."""
     adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
     if run.model is not None and not adapters and run["checkpointing.enabled"]:
         folder = Path(str(run[FOLDER]))
@@ -217,11 +217,7 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
                 f"{free / 1e9:.0f} GB are free on this machine. Choose another disk, or lower "
                 "`checkpointing.keep_top_k`.",
             )
-    folder = Path(str(run[FOLDER]))
-    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
-    if run["checkpointing.enabled"] and steps:
-        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
-    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
+    if run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
         yield note(
             FOLDER,
             "this is NeMo-RL's default folder, so the run would resume any other run there. Set "

@@ -58,6 +58,34 @@ def stateful():
     return lambda r, a: sound(r, a) if next(calls) < 100 else 0.0
 
 
+def queued():
+    """A response without an answer leaves a score too many."""
+    scores = []
+
+    def reward(response, answer):
+        scores.extend([sound(response, answer)] + [0.0] * (not boxed(response)))
+        return scores.pop(0)
+
+    return reward
+
+
+def novel():
+    """Only the first of equal responses is paid."""
+    seen = set()
+    return lambda r, a: sound(r, a) * (r not in seen and not seen.add(r))
+
+
+def alternating():
+    calls = itertools.count()
+    return lambda r, a: sound(r, a) * (1 + next(calls) % 2 / 8)
+
+
+def warming():
+    """What it pays grows with what it has seen."""
+    calls = itertools.count(1)
+    return lambda r, a: sound(r, a) * (1 - 1 / next(calls))
+
+
 def noisy():
     rng = random.Random(0)
     return lambda r, a: sound(r, a) + rng.gauss(0, 0.3)
@@ -104,18 +132,28 @@ REWARDS = {  # reward, outcome, a word of the message
     "one huge": (lambda r, a: sound(r, a) * (1e6 if a == "11" else 1), "warning", "row 2"),
     "noise": (noisy, "failed", "noise"),
     "a state": (stateful, "failed", "asked again"),
+    "a queue": (queued, "failed", "asked again"),
+    "novelty": (novel, "failed", "asked again"),
+    "turns": (alternating, "failed", "asked again"),
+    "growth": (warming, "failed", "asked again"),
+    "a part of the other": (lambda r, a: box(r) in a, "failed", "empty answers as much"),
+    "nothing is enough": (lambda r, a: sound(r, a) or not r, "failed", "empty answers as much"),
+    "no answer is half": (lambda r, a: max(sound(r, a), .5 * (not r)), "warning", "for none"),
+    "none is more": (lambda r, a: 2 if not r else sound(r, a), "failed", "empty answers as much"),
 }  # fmt: skip
+MADE = (noisy, stateful, queued, novel, alternating, warming)
 
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_a_planted_reward_is_named(name, tmp_path):
     reward, outcome, word = REWARDS[name]
-    made = reward() if reward in (noisy, stateful) else reward
+    made = reward() if reward in MADE else reward
     rows = ROWS[:60] if name == "one huge" else ROWS
     found = judged(tmp_path, made, rows)
     assert any(v.outcome == outcome and word in v.message for v in found), found
     assert outcome != "passed" or [v.outcome for v in found] == ["passed"]
-    assert name != "noise" or len(found) == 1
+    assert reward not in MADE or len(found) == 1
+    assert word != "empty answers as much" or not any("does not pay" in v.message for v in found)
 
 
 def in_trl(page):
@@ -154,6 +192,7 @@ def line(response):
 CLASSES = {  # rows, prompt, reward, a word of the warning; "" of a sound one
     "all letters": (LETTERS, PROMPT, lambda r, a: a in box(r), "a list of the answers"),
     "a letter": (LETTERS, PROMPT, sound, ""),
+    "a letter or nothing": (LETTERS, PROMPT, lambda r, a: sound(r, a) or not r, "empty answers"),
     "the end": (ROWS, PROMPT, lambda r, a: sound(r[-300:], a), "ten sentences behind it"),
     "a strict line": (ROWS, "Answer: ...", lambda r, a: line(r) == a, "between dollar signs"),
     "a line": (ROWS, "Answer: ...", lambda r, a: line(r).strip("$") == a, ""),
@@ -340,7 +379,9 @@ CASES = {  # arguments, outcome, key, a word of the message
     "a paid wrong": ({"wrong": of_rows(5)}, "warning", "env.x", "row 5"),
     "paid wrongs": ({"wrong": of_rows(5, 6)}, "failed", "env.x", "rows 5, 6"),
     "paid halves": ({"truncated": RIGHT}, "failed", "env.x", "truncated"),
-    "paid nothing": ({"empty": RIGHT}, "failed", "env.x", "20 of 20"),
+    "paid nothing": ({"empty": RIGHT}, "failed", "env.x", "empty answers as much"),
+    "paid nothing at all": ({"empty": NOT, "gold": NOT, "wrong": [-1.0] * N}, "failed", "env.x",
+                            "does not pay"),
     "paid silence": ({"wrong": [-1.0] * N}, "warning", "env.x", "-1"),
     "two answers": ({"doubled": RIGHT}, "warning", "env.x", "takes it back"),
     "another form": ({"form": "<answer>"}, "failed", "env.x", "<answer>"),
