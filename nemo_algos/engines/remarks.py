@@ -213,10 +213,11 @@ class Remarks:
                 known[step] = value
         if known:
             best = max(known, key=lambda step: known[step])
-            parts.append(
-                f"The best {HELD_OUT} is {known[best]:.3f}, after step {best}; the last one is "
-                f"{known[max(known)]:.3f}, after step {max(known)}."
-            )
+            last = max(known)
+            at_last = f"; the last one is {known[last]:.3f}, after step {last}."
+            if best == last:
+                at_last = ", the last one."
+            parts.append(f"The best {HELD_OUT} is {known[best]:.3f}, after step {best}{at_last}")
         told = []
         for text in self.said[:SHOWN]:
             told.append(text.partition("; ")[0].partition(". ")[0])

@@ -91,7 +91,8 @@ def _parts(run: Planned, forecast: Forecast, drawn: bool) -> Iterator[tuple[str,
     updates = f"{batch.updates} updates of {each}" if batch.updates > 1 else "1 update"
     size = f"{batch.prompts} prompts x {batch.responses} responses of up to {longest:,} tokens"
     yield "each step", f"{size}; {updates}"
-    yield "", f"{batch.flat:.1%} of groups all right or all wrong at a pass rate of 1/2"
+    share = f"{batch.flat:.1%} of" if batch.flat > 0.0005 else "hardly any"
+    yield "", f"{share} groups all right or all wrong at a pass rate of 1/2"
     if run[THRESHOLD] is not None:
         yield (
             "",
@@ -159,6 +160,9 @@ def _saves(run: Planned, t: Timeline) -> Iterator[tuple[str, str]]:
     metric = run[METRIC]
     higher = "highest" if run["checkpointing.higher_is_better"] else "lowest"
     rank = f"the {kept} with the {higher} {metric}" if metric else f"the last {kept}"
+    measured = any(t.validates(step) for step in (*t.saves[:1000], t.steps))
+    if str(metric).startswith("val:") and not measured:
+        rank = f"{kept} by {metric}, which none of them has"
     yield "", f"keeps {rank if kept else 'all'}"
 
 

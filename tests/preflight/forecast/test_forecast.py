@@ -213,6 +213,22 @@ def test_the_lines(capsys):
     assert not findings
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["grpo.val_period=10"], "keeps the 3 with the highest val:accuracy"),
+        (["grpo.val_period=0", "grpo.val_at_end=true"], "the 3 with the highest val:accuracy"),
+        (["grpo.val_period=0"], "keeps 3 by val:accuracy, which none of them has"),
+        (["grpo.num_generations_per_prompt=16"], "hardly any groups"),
+        (["grpo.num_generations_per_prompt=8"], "0.8% of groups"),
+    ],
+)
+def test_what_is_kept_and_what_is_flat(overrides, said):
+    whole = ["checkpointing.enabled=true", "grpo.val_at_end=false", "grpo.val_at_start=false"]
+    run, forecasted, _ = forecast(*whole, *overrides)
+    assert said in "\n".join(this_run.lines(run, forecasted, drawn=False))
+
+
 def test_the_embedded_engines_run():
     run, findings = judged(str(SHIPPED / "etr.yaml"), [])
     whole = this_run.forecast_of(run)
