@@ -47,6 +47,7 @@ class Met(NamedTuple):
 
 MET = (
     Met("a", "verl|trl|swift|skyrl", "grpo|gspo|gmpo", "empty_rows|data_parallel"),
+    Met("a", "verl|trl|swift|skyrl", "grpo|gspo", "data_parallel (k.|unbiased)"),
     Met("b", "verl|skyrl", ANY, "groups_of_one"),
     Met("c", "verl|trl|swift|openrlhf|skyrl", "grpo|gspo|gmpo|cispo", "nan_off_mask"),
     Met("c", "areal", "grpo", "nan_off_mask"),
@@ -59,15 +60,22 @@ MET = (
     Met("h", "trl|swift", "cispo", ANY),
     Met("i", "areal", ANY, "holes|nan_off_mask|micro_batches|data_parallel|unequal_lengths"),
     Met("j", "swift", ANY, "(?!micro_batches|data_parallel).*"),
+    Met("k", "trl", "gspo", ".* unbiased"),
+    Met("l", "openrlhf", "grpo|gspo", "(holes|data_parallel|unequal_lengths) k."),
 )
 
 
 def kinds_of(framework: str, row: dict[str, Any]) -> list[str]:
     """Of a departure; AssertionError where nothing explains it."""
-    names = (framework, row["method"], row["trap"])
+    names = (framework, row["method"], place(row))
     found = [m.kind for m in MET if all(map(re.fullmatch, m[1:], names))]
     assert found, f"{names}: {cell(row)} is not explained"
     return list(dict.fromkeys(found))
+
+
+def place(row: dict[str, Any]) -> str:
+    """The trap, and the estimator of the KL penalty where there is one."""
+    return f"{row['trap']} {row['kl']}" if row["kl"] else row["trap"]
 
 
 def rows_of(framework: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -92,21 +100,30 @@ def said(framework: str, row: dict[str, Any]) -> str:
 
 
 def table(framework: str, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The traps in which a method departs, alike ones as one row, and the names of the others."""
+    """The traps in which a method departs, and below them those with a KL penalty."""
     name, what = TESTED[framework]
-    methods, cells = list(dict.fromkeys(r["method"] for r in rows)), {}
-    for row in rows:
-        cells.setdefault(row["trap"], []).append(said(framework, row))
-    passed = [f"`{trap}`" for trap, values in cells.items() if {*values} == {"pass"}]
     yield f"### {name} {WHEELS.get(name.lower()) or version(name.lower())}\n"
     yield f"{what}.\n"
-    yield f"| | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}"
+    yield from grid(framework, [row for row in rows if not row["kl"]])
+    penalized = [row for row in rows if row["kl"]]
+    if penalized:
+        yield "With a KL penalty:\n"
+        yield from grid(framework, penalized)
+
+
+def grid(framework: str, rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Alike traps as one row, and the names of those that all methods pass."""
+    methods, cells = list(dict.fromkeys(r["method"] for r in rows)), {}
+    for row in rows:
+        cells.setdefault(place(row), []).append(said(framework, row))
     alike = dict[str, list[str]]()
     for trap, values in cells.items():
         alike.setdefault(" | ".join(values), []).append(f"`{trap}`")
+    passed = alike.pop(" | ".join(["pass"] * len(methods)), [])
+    if alike:
+        yield f"| | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}"
     for values, traps in alike.items():
-        if {*values.split(" | ")} != {"pass"}:
-            yield f"| {', '.join(traps)} | {values} |"
+        yield f"| {', '.join(traps)} | {values} |"
     yield "\n" + fill(f"All pass: {', '.join(passed)}.", 100) + "\n" if passed else ""
 
 
@@ -117,7 +134,7 @@ def page() -> str:
     found = results()
     departs = [(name, r) for name, rows in found.items() for r in rows if r["verdict"] == "departs"]
     for met in MET:
-        places = [(n, r["method"], r["trap"]) for n, r in departs]
+        places = [(n, r["method"], place(r)) for n, r in departs]
         assert any(all(map(re.fullmatch, met[1:], p)) for p in places), f"{met} is met nowhere"
     return "\n".join(line for name, rows in found.items() for line in table(name, rows))
 

@@ -5,7 +5,7 @@ advantages where they can be had without a model. What it gives to a worker is w
 gives: the counts of the whole batch, or the number of micro-batches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,20 +24,28 @@ class Batch(NamedTuple):
     A: Tensor
     params: dict[str, Any]
     counts: dict[str, int]
+    ref: Tensor | None = None
+    kind: str = ""  # of the KL penalty to ref; empty where the loss has none
+    coef: float = 0.0
 
 
 Loss = Callable[[Batch], Tensor]
 Advantages = Callable[[str, Tensor, list[int], Tensor], Tensor]
 
 
-def conforming(losses: dict[str, Loss], advantages: Advantages | None = None) -> Callable[..., Any]:
-    """The function of a framework that has these losses, by our methods' names."""
+def conforming(
+    losses: dict[str, Loss], advantages: Advantages | None = None, kinds: Container[str] = ()
+) -> Callable[..., Any]:
+    """The function of a framework that has these losses, by our methods' names.
+
+    kinds: the estimators of a KL penalty that its losses have.
+    """
 
     def function(method: str, params: Any, inputs: Any, signals: Any, counts: Any) -> dict:
         if method not in losses:
             raise NotImplementedError("has no such loss")
-        if "kl_coef" in params:
-            raise NotImplementedError("its KL penalty is not called here")
+        if "kl_coef" in params and params["kl_type"] not in kinds:
+            raise NotImplementedError("its loss has no such KL penalty")
         of = {k: torch.from_numpy(v) for k, v in inputs.items()}
         A, own = torch.from_numpy(signals["advantages"])[:, None], {}
         if advantages and "rewards" in inputs:
@@ -45,7 +53,11 @@ def conforming(losses: dict[str, Loss], advantages: Advantages | None = None) ->
             own = {"advantages": A}
         leaf = of["logprobs"].requires_grad_()
         A = A.expand_as(leaf) * of["mask"]
-        loss = losses[method](Batch(of["old_logprobs"], leaf, of["mask"], A, params, counts))
+        batch = Batch(of["old_logprobs"], leaf, of["mask"], A, params, counts)
+        if "kl_coef" in params:
+            penalty = {"kind": params["kl_type"], "coef": params["kl_coef"]}
+            batch = batch._replace(ref=of["ref_logprobs"], **penalty)
+        loss = losses[method](batch)
         loss.backward()
         return {"loss": loss.item(), "grad": leaf.grad, **own}
 
@@ -60,7 +72,11 @@ def _verl(b: Batch, *, name: str, low: str = "clip_low", high: str = "clip_high"
     mean = "token" if name in ("gpg", "cispo") else "sequence"
     sizes = {"batch_num_tokens": b.counts["tokens"], "global_batch_size": b.counts["rows"]}
     given = (b.old, b.logprobs, b.A, b.mask)
-    return verl_peer.loss(name, *given, aggregation=mean, batch=sizes, **bounds)
+    loss = verl_peer.loss(name, *given, aggregation=mean, batch=sizes, **bounds)
+    if b.ref is None:
+        return loss
+    kl = verl_peer.kl(b.logprobs, b.ref, b.mask, aggregation=mean, kind=b.kind, batch=sizes)
+    return loss + b.coef * kl
 
 
 def _verl_advantages(method: str, rewards: Tensor, group: list[int], mask: Tensor) -> Tensor:
@@ -77,6 +93,7 @@ verl = conforming(
         "cispo": partial(_verl, name="cispo"),
     },
     _verl_advantages,
+    kinds=("k1", "k2", "k3"),
 )
 
 # ---- TRL, whose advantages are made within its generation
@@ -94,6 +111,9 @@ def _trl(b: Batch, *, loss_type: str, level: str = "token") -> Tensor:
         epsilon=b.params["clip_low"],
         epsilon_high=b.params["clip_high"] + (loss_type == "cispo"),
         gradient_accumulation_steps=b.counts["pieces"],
+        ref_logprobs=b.ref,
+        beta=b.coef,
+        use_bias_correction_kl=b.kind == "unbiased",
     )
 
 
@@ -102,5 +122,6 @@ trl = conforming(
         "grpo": partial(_trl, loss_type="grpo"),
         "gspo": partial(_trl, loss_type="grpo", level="sequence"),
         "cispo": partial(_trl, loss_type="cispo"),
-    }
+    },
+    kinds=("k3", "unbiased"),
 )

@@ -42,7 +42,7 @@ def _swift(b: Batch, *, loss_type: str, level: str = "token") -> Tensor:
         _undo_gradient_accumulation_scaling=lambda loss: loss * b.counts["pieces"],
         importance_sampling_level=level,
         loss_type=loss_type,
-        beta=0.0,
+        beta=b.coef,
         sdar_loss_coef=0.0,
         epsilon_low=b.params["clip_low"],
         epsilon_high=b.params["clip_high"] + (loss_type == "cispo"),
@@ -52,6 +52,7 @@ def _swift(b: Batch, *, loss_type: str, level: str = "token") -> Tensor:
         advantages=b.A,
         old_per_token_logps=b.old,
         num_items_in_batch=b.counts["tokens"],
+        ref_per_token_logps=b.ref,
     )
     compute = swift_function(SWIFT_TRAINER, "_compute_loss_and_metrics")
     loss = compute(trainer, trainer.model, {}, batch)[0]
@@ -80,6 +81,7 @@ swift = conforming(
         "cispo": partial(_swift, loss_type="cispo"),
     },
     _swift_advantages,
+    kinds=("k3",),
 )
 
 # ---- OpenRLHF, whose advantages are made beside its generation
@@ -87,8 +89,8 @@ swift = conforming(
 
 @cache
 def openrlhf_source() -> dict[str, Any]:
-    names = {"torch": torch, "nn": nn}
-    take("openrlhf/models/utils.py", "masked_mean", names)
+    names = {"torch": torch, "nn": nn, "KL_IS_WEIGHT_CLIP": 10.0}
+    take("openrlhf/models/utils.py", "masked_mean compute_approx_kl", names)
     return take("openrlhf/models/loss.py", "aggregate_loss PolicyLoss", names)
 
 
@@ -97,11 +99,16 @@ def _openrlhf(b: Batch, *, kind: str) -> Tensor:
     options = {"policy_loss_type": kind, "token_level_loss": False}
     loss = openrlhf_source()["PolicyLoss"](low, high, **options)
     sizes = {"batch_num_tokens": b.counts["tokens"], "global_batch_size": b.counts["sequences"]}
-    return loss(b.logprobs, b.old, b.A, b.mask, **sizes)[0]
+    value = loss(b.logprobs, b.old, b.A, b.mask, **sizes)[0]
+    if b.ref is None:
+        return value
+    kl = openrlhf_source()["compute_approx_kl"](b.logprobs, b.ref, kl_estimator=b.kind)
+    return value + b.coef * openrlhf_source()["aggregate_loss"](kl, b.mask, **sizes)  # by token
 
 
 openrlhf = conforming(
-    {"grpo": partial(_openrlhf, kind="ppo"), "gspo": partial(_openrlhf, kind="gspo")}
+    {"grpo": partial(_openrlhf, kind="ppo"), "gspo": partial(_openrlhf, kind="gspo")},
+    kinds=("k1", "k2", "k3"),
 )
 
 # ---- SkyRL: its driver scales advantages, its losses are sums
@@ -113,6 +120,7 @@ def skyrl_source() -> dict[str, Any]:
     folder = "skyrl/backends/skyrl_train/utils"
     losses = "ppo_policy_loss gspo_policy_loss compute_policy_loss_cispo reduce_loss"
     driver = "apply_loss_reduction_to_advantages_minibatch compute_grpo_outcome_advantage"
+    driver += " compute_approx_kl"
     take(f"{folder}/torch_utils.py", "masked_mean safe_exp_delta", names)
     take(f"{folder}/off_policy_correction_utils.py", "apply_off_policy_correction", names)
     return take(f"{folder}/ppo_utils.py", f"{losses} {driver}", names)
@@ -135,7 +143,12 @@ def _skyrl(b: Batch, *, name: str, mean: str) -> Tensor:
         off_policy_correction=None,
         cispo=SimpleNamespace(cispo_eps_clip_low=low, cispo_eps_clip_high=high),
     )
-    return source[name](b.logprobs, b.old, A, config, b.mask)[0]
+    loss = source[name](b.logprobs, b.old, A, config, b.mask)[0]
+    if b.ref is None:
+        return loss
+    kl = source["compute_approx_kl"](b.logprobs, b.ref, b.mask, b.kind)  # as its worker adds it
+    mean_kl = source["masked_mean"](kl, b.mask, dim=-1).mean()
+    return loss + b.coef * mean_kl * len(b.mask) / count["rows"]
 
 
 def _skyrl_advantages(method: str, rewards: Tensor, group: list[int], mask: Tensor) -> Tensor:
@@ -152,6 +165,7 @@ skyrl = conforming(
         "cispo": partial(_skyrl, name="compute_policy_loss_cispo", mean="token_mean"),
     },
     _skyrl_advantages,
+    kinds=("k1", "k2", "k3"),
 )
 
 # ---- AReaL, of which every mean is one over tokens, weighted by the tokens of a micro-batch

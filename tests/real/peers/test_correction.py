@@ -158,7 +158,7 @@ def test_loss_and_gradient_decoupled(name, verls, method):
     def theirs(logprobs):
         given = (batch.old_logprobs, logprobs, signals.advantages, mask)
         loss = verl_peer.loss(verls, *given, **mean)
-        penalty = verl_peer.k3_kl(logprobs, batch.ref_logprobs, mask, aggregation=algorithm.mean)
+        penalty = verl_peer.kl(logprobs, batch.ref_logprobs, mask, aggregation=algorithm.mean)
         return loss + 0.01 * penalty
 
     got, _ = ours(method, Batch(batch, logprobs), 0.01, {"preset": name})

@@ -40,7 +40,7 @@ def verl(name: str, mean: str, **settings: Any) -> Loss:
         value = verl_peer.loss(name, rollouts.old_logprobs, logprobs, advantages, mask, **given)
         if name == "geo_mean":
             value = value * rows_per_response(mask)
-        kl = verl_peer.k3_kl(logprobs, rollouts.ref_logprobs, mask, aggregation=mean)
+        kl = verl_peer.kl(logprobs, rollouts.ref_logprobs, mask, aggregation=mean)
         return value + kl_coef * kl
 
     return loss
@@ -150,7 +150,7 @@ def test_unbiased_kl_is_verls_where_every_ratio_is_1(mean: str, seed: int) -> No
     data = batch(seed)
     given = data.rollouts.ref_logprobs, data.rollouts.mask
     want = differentiate(
-        lambda x: verl_peer.k3_kl(x, *given, aggregation=mean, kind="k3+"), data.logprobs
+        lambda x: verl_peer.kl(x, *given, aggregation=mean, kind="k3+"), data.logprobs
     )
     assert want.loss > 0.01
     at_start = data._replace(rollouts=replace(data.rollouts, old_logprobs=data.logprobs))

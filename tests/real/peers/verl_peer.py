@@ -96,17 +96,21 @@ def own_defaults(
     return value
 
 
-def k3_kl(
+def kl(
     logprobs: Tensor,
     ref_logprobs: Tensor,
     mask: Tensor,
     *,
     aggregation: Aggregation = "token",
     kind: str = "low_var_kl",
+    batch: dict[str, int] | None = None,
 ) -> Tensor:
-    """The KL term that verl's `ppo_loss` adds, times kl_loss_coef ("low_var_kl", its default)."""
-    kl = core_algos.kl_penalty(logprobs, ref_logprobs, kind)
-    return core_algos.agg_loss(kl, mask.bool(), MODES[aggregation])
+    """The KL term that verl's `ppo_loss` adds, times kl_loss_coef ("low_var_kl", its default).
+
+    batch: counts of the whole batch, where the mask is a part's.
+    """
+    per_token = core_algos.kl_penalty(logprobs, ref_logprobs, kind)
+    return core_algos.agg_loss(per_token, mask.bool(), MODES[aggregation], **(batch or {}))
 
 
 def _token_level(rewards: Tensor, mask: Tensor) -> Tensor:
