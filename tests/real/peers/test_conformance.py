@@ -35,7 +35,8 @@ def test_tables_are_current():
 
 
 def test_a_departure_that_nothing_explains_is_an_error():
-    row = {"method": "grpo", "trap": "plain", "verdict": "departs", "detail": {"loss": 0.5}}
+    row = {"method": "grpo", "trap": "plain", "kl": None}
+    row |= {"verdict": "departs", "detail": {"loss": 0.5}}
     with pytest.raises(
         AssertionError, match=r"\('verl', 'grpo', 'plain'\): loss 5e-01 is not expl"
     ):
