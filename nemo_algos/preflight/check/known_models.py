@@ -21,6 +21,7 @@ from nemo_algos.preflight.check.decoder import Attention, Experts, Mamba, Model
 
 HERE = Path(__file__).parent
 FILE = "config.json"
+TEMPLATE = "chat_template.jinja"
 TRAINED = re.compile(r"(-(Instruct|Base|Chat|Thinking|2507))+$")  # of a name
 POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k")
@@ -93,6 +94,20 @@ def config_of(name: str) -> Mapping[str, Any]:
         return values if isinstance(values, dict) else {}
     except (OSError, ValueError, KeyError):
         return {}
+
+
+def template_of(name: str) -> str:
+    """The chat template of a model, by folder or hub's name; empty where none is known here."""
+    folder = Path(name if os.path.isdir(name) else os.path.dirname(_cached(name)) or os.devnull)
+    try:
+        if os.path.isfile(folder / TEMPLATE):
+            return (folder / TEMPLATE).read_text()
+        told = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template")
+        named = {one["name"]: one["template"] for one in told if isinstance(one, dict)}
+        found = named.get("default", told)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _cached(name: str) -> str:

@@ -13,7 +13,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards.weighted import Reward
 from nemo_algos.findings import ConfigError, Finding
-from nemo_algos.preflight.check.known_models import config_of
+from nemo_algos.preflight.check.known_models import config_of, template_of
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.check.release import Release
 from nemo_algos.preflight.check.training_rows import datasets, last_step, validation_rows
@@ -129,6 +129,11 @@ class Preflight(Run):
     def checkpoint(self) -> Mapping[str, Any]:
         """What is known of the model's config.json."""
         return config_of(str(self["policy.model_name"]))
+
+    @property
+    def own_template(self) -> str:
+        """The chat template of the tokenizer, empty where it is not known here."""
+        return template_of(str(self["policy.tokenizer.name"] or self["policy.model_name"]))
 
     @property
     def data_sets(self) -> list[tuple[str, dict[str, Any]]]:

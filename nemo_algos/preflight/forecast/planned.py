@@ -52,7 +52,8 @@ class Planned(Protocol):
 class InNeMoRL(Planned, Protocol):
     """A run of NeMo-RL.
 
-    model: the facts of the model, and checkpoint its config.json, as far as they are known here.
+    model: the facts of the model, checkpoint its config.json, and own_template its chat template,
+    as far as they are known here.
     data_sets: of each the section's path and its keys, the defaults filled in.
     """
 
@@ -60,6 +61,8 @@ class InNeMoRL(Planned, Protocol):
     def model(self) -> Any: ...
     @property
     def checkpoint(self) -> Mapping[str, Any]: ...
+    @property
+    def own_template(self) -> str: ...
     @property
     def data_sets(self) -> list[tuple[str, dict[str, Any]]]: ...
     def written_at(self, path: str, key: str) -> str: ...

@@ -218,25 +218,38 @@ def template(run: InNeMoRL) -> Iterator[Finding]:
     """A prompt by the chat template has the problem, and the template reads what it is given."""
     text = (run["policy.tokenizer"] or {}).get(TEMPLATE.rpartition(".")[2]) or "default"
     text = prompt_of(run, text) or "default" if text.endswith(".jinja") else text
+    own = text.lower() == "default"
+    text = run.own_template if own else text
     names = COMMON
-    if text.lower() != "default":
-        names, wrong = _read(run, text)
-        yield from errors((wrong, TEMPLATE, f"prompts by it are not the bare problem: {wrong}."))
+    if text:
+        names, made = _read(run, text)
+        key = TEMPLATE
+        systems = [path for path, data in run.data_sets if data.get("system_prompt_file")]
+        if systems and not _read(run, text, system=False)[1]:
+            key = run.written_at(systems[0], "system_prompt_file")
+        whose = "the chat template of the model" if own else "it"
+        yield from errors((made, key, f"prompts by {whose} are not the bare problem: {made}."))
     for key in run[f"{TEMPLATE}_kwargs"] or {}:
         near = did_you_mean(key, names, 0.8) if key not in CALLED else ": NeMo-RL gives it itself"
         if key in CALLED or (key not in names and (names is not COMMON or "did you" in near)):
             yield warning(f"{TEMPLATE}_kwargs.{key}", f"it has no effect on the template{near}.")
 
 
-def _read(run: InNeMoRL, text: str) -> tuple[list[str], str]:
-    """What a template reads, and what is wrong with a prompt by it, rendered as transformers do."""
+def _read(run: InNeMoRL, text: str, system: bool = True) -> tuple[list[str], str]:
+    """What a template reads, and what is wrong with a prompt by it, rendered as transformers do.
+
+    system: with the system prompt that a data set of the run has.
+    """
     pictured = any(data.get("processor") == FORMATTING[-1] for _, data in run.data_sets)
     content = [{"type": "text", "text": PROBLEM}] if pictured else PROBLEM
-    asking = {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    if system and any(data.get("system_prompt_file") for _, data in run.data_sets):
+        messages.insert(0, {"role": "system", "content": "Be brief."})
+    asking = {"messages": messages, "add_generation_prompt": True}
     text = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", text)  # transformers' own tag
     found = rendered(text, {**(run[f"{TEMPLATE}_kwargs"] or {}), **asking})
     if "failure" in found:
-        return COMMON, f"{found['failure'].rstrip('.')}. Correct it"
+        return COMMON, f"{found['failure'].rstrip('.')}. Correct or remove it"
     said = "print each message's `content`, or set it to default"
     right = PROBLEM in found["made"] and "'role'" not in found["made"]
     return found["names"], "" if right else said

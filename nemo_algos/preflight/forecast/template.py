@@ -25,6 +25,11 @@ def rendered(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"failure": "it takes too much time or memory"}
 
 
+def _refuse(message: str) -> None:
+    """What transformers gives a template to end with."""
+    raise ValueError(message)
+
+
 def _main() -> None:
     import resource
 
@@ -41,7 +46,8 @@ def _main() -> None:
     try:
         names = sorted(meta.find_undeclared_variables(environment.parse(asked["text"])))
         template = environment.from_string(asked["text"])
-        answer = {"names": names, "made": template.render(asked["given"], strftime_now=str)}
+        own = {"strftime_now": str, "raise_exception": _refuse}
+        answer = {"names": names, "made": template.render(asked["given"], **own)}
     except Exception as failure:  # of the template, whatever it does
         answer = {"failure": str(failure) or type(failure).__name__}
     print(json.dumps(answer))

@@ -289,6 +289,40 @@ def test_a_template_is_rendered(text, want):
     assert found["made"] == want and found["names"] == ["messages" if want else "x"]
 
 
+NO_SYSTEM = """{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}
+{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if terse %}!{% endif %}"""
+SYSTEM = "data.default.system_prompt_file"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (NO_SYSTEM, [], {}),
+        (NO_SYSTEM, [f"{SYSTEM}=examples/prompts/cot.txt"], {SYSTEM: "no system"}),
+        ("{{ messages }}", [], {"policy.tokenizer.chat_template": "content"}),
+        (NO_SYSTEM, ["+policy.tokenizer.chat_template_kwargs.terse=true"], {}),
+        (
+            NO_SYSTEM,
+            ["+policy.tokenizer.chat_template_kwargs.enable_thinking=true"],
+            {"policy.tokenizer.chat_template_kwargs.enable_thinking": "no effect"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["jinja", "text", "named"])
+def test_a_models_own_template_is_read(tmp_path, form, text, overrides, said):
+    if form == "jinja":
+        (tmp_path / "chat_template.jinja").write_text(text)
+    else:
+        of_tools = {"name": "tool_use", "template": "{{ x }}"}
+        named = [of_tools, {"name": "default", "template": text}]
+        own = {"chat_template": text if form == "text" else named}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    _, _, findings = forecast(f"policy.model_name={tmp_path}", *overrides)
+    found = {f.path: f.message for f in findings if "template" in f.path or f.path == SYSTEM}
+    assert found.keys() == said.keys()
+    assert all(words in found[path] for path, words in said.items())
+
+
 @pytest.mark.parametrize(
     "text",
     [
