@@ -254,6 +254,13 @@ def _moves(run: Planned, move: Move, settings: Mapping[str, Any]) -> Iterator[Fi
             "the weights still move against a gradient 20 steps after it has turned round. Set "
             "[0.9, 0.999].",
         )
+    if move.first > 0.1 and not move.led:
+        yield warning(
+            f"{above}.weight_decay" if run.megatron else name,
+            "it adds the weight decay to the gradient, which that outweighs: every step shrinks "
+            "the weights. Set it to torch.optim.AdamW, or the decay to 0.",
+        )
+        return
     lost = 1 - (1 - min(move.decayed, 1.0)) ** min(run.last_step, 1000)
     if lost > 0.5:
         yield warning(

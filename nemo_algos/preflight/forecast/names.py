@@ -78,7 +78,22 @@ def weights(run: InNeMoRL) -> Iterator[Finding]:
             "share pays for what is wrong. Set all to 0 or more, and one above."
         )
         wrong = FUNCTIONS in section and min([*given, sum(given) or -1]) < 0
-        yield from errors((wrong, f"{path}.{FUNCTIONS}", said))
+        right = [(one.get("weight") or 0) * _of_the_answer(one) for one in _functions(section)]
+        formal = (
+            "a right answer earns no more than a wrong one in the same format: the functions "
+            "reward the format alone. Add one of the answer, or lower its format_score."
+        )
+        yield from errors(
+            (wrong, f"{path}.{FUNCTIONS}", said),
+            (not wrong and right and sum(right) <= 0, f"{path}.{FUNCTIONS}", formal),
+        )
+
+
+def _of_the_answer(function: Mapping[str, Any]) -> float:
+    """The share of a reward function of NeMo-RL's that the answer decides, and not the format."""
+    if function.get("name") == "format":
+        return 0.0
+    return 1 - ((function.get("kwargs") or {}).get("format_score") or 0)
 
 
 def processors(run: InNeMoRL) -> Iterator[Finding]:

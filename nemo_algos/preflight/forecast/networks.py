@@ -173,9 +173,25 @@ def adapters(run: InNeMoRL) -> Iterator[Finding]:
             f"{path}.lora_A_init_method",
             "A and B are both 0, so neither gets a gradient. Set it to xavier.",
         )
+    elif scale and starts[1] not in (None, "zero"):
+        yield warning(
+            f"{path}.lora_B_init_method",
+            "the adapters then begin as a random change of the model, which is no longer the one "
+            "that the checkpoint has. Set it to zero.",
+        )
     elif scale > 64:  # the papers have 0.5 to 32
         yield warning(
             f"{path}.alpha",
             f"the adapters are multiplied by alpha / dim, which is {scale:g}: one step at the "
             "usual learning rate destroys the model. Set e.g. twice `dim`.",
         )
+
+
+def frozen(run: InNeMoRL) -> Iterator[Finding]:
+    """A part of the model that the data reaches is trained."""
+    path = "policy.dtensor_cfg.automodel_kwargs.freeze_config"
+    flags = run[path] or {}
+    pictured = any("vlm" in str(data.get("processor")) for _, data in run.data_sets)
+    language = f"{path}.freeze_language_model"
+    if run[language] and not run.megatron and (all(flags.values()) or not pictured):
+        yield error(language, "no part that the data reaches would be trained. Set it to false.")

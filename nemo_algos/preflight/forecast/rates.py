@@ -20,6 +20,7 @@ SCHEDULER = "policy.scheduler"
 CORE = "policy.megatron_cfg.optimizer"
 CORE_SCHEDULER = "policy.megatron_cfg.scheduler"
 LONGEST = 5000  # steps of which rates are computed; of a longer run the first
+TYPICAL = 0.02  # a weight of a language model
 GRADIENT = 1e-3  # of one weight, where the gradient of millions has norm 1
 ON_A_DEVICE = ("fused", "foreach", "capturable")  # arguments that ask for a GPU
 STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
@@ -39,12 +40,14 @@ class Move(NamedTuple):
 
     first: its first step against a gradient, positive where it goes down; turned: whether it
     follows a gradient that has changed its sign for 20 steps; decayed: the share of a weight
-    without gradients that a step takes away, as a fraction of 1.
+    without gradients that a step takes away, as a fraction of 1; led: whether a gradient moves a
+    weight of TYPICAL size, whatever the decay adds to that gradient.
     """
 
     first: float
     turned: bool
     decayed: float
+    led: bool
 
 
 def rates_of(run: Planned) -> list[float]:
@@ -309,10 +312,13 @@ def move_of(walk: Walk, rate: float, decay: float) -> Move:
     once = walk(large, 0.0, [GRADIENT])
     back = walk(large, 0.0, [GRADIENT] * 200 + [-GRADIENT] * 20)
     idle = walk(rate, decay, [0.0])
+    alone = walk(large, decay, [0.0])
+    led = walk(large, decay, [-GRADIENT / TYPICAL])  # of a weight of 1, in the same proportion
     return Move(
         first=(1 - once[-1]) / large,
         turned=back[-1] > back[-2] or once[-1] >= 1,
         decayed=1 - idle[-1],
+        led=led[-1] > alone[-1] + large / 2,
     )
 
 

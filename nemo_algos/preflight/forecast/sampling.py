@@ -18,12 +18,14 @@ LENGTHS = ("data.max_input_seq_length", "policy.max_total_sequence_length")
 PROBLEM = "What is 2 + 3?"
 # formats of answers that prompts ask for, and a response of each
 FORMS = {"boxed": r"\boxed{7}", "Answer:": "Answer: 7", "<answer>": "<answer>7</answer>"}
+THOUGHT = "<think>\nIt is 7.\n</think>\n"
 WORKED = "First, 3 + 4 = 7, because 4 is 3 + 1. So we get 7.\n\nThe result follows.\n"
 # data sets of NeMo-RL whose rows ask for a format themselves
 DATASETS = {"DAPOMath17K": ["Answer:"], "DAPOMathAIME2024": ["Answer:"]}
 GAME = "env.sliding_puzzle_game.cfg"
 FORMATTING = ("default", "math_hf_data_processor", "math_data_processor", "vlm_hf_data_processor")
 SEQUENCES = 256  # that vLLM's engine computes at a time, where nothing else is set
+IMAGE = 160  # tokens of a small picture of 480 x 320
 SHORTEST = 32  # tokens of a response that says anything, and its answer in a format
 CALLED = ("add_generation_prompt", "tokenize", "add_special_tokens", "return_tensors")
 COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", "builtin_tools"]
@@ -71,6 +73,8 @@ def prompts(run: InNeMoRL) -> Iterator[Finding]:
         except (LookupError, ValueError):  # of other braces
             made = ""
         needed = len(text) // 4 + 48  # tokens of a chat template and of a short problem
+        if data.get("processor") == FORMATTING[-1]:
+            needed += IMAGE
         cases = (
             (
                 error,
@@ -104,9 +108,9 @@ def answers(run: InNeMoRL) -> Iterator[Finding]:
             f"tokens or more, and are cut after {limit(run)}: nearly all would score 0. Raise it.",
         )
     for stop in map(str, run[f"{GENERATION}.stop_strings"] or []):
-        wholes = [WORKED + FORMS[form] for form in forms]
+        wholes = [WORKED + THOUGHT + FORMS[form] for form in forms]
         if any(stop in text and not text.endswith(stop) for text in wholes):
-            yield (warning if stop in WORKED else error)(
+            yield (warning if stop in WORKED + THOUGHT else error)(
                 f"{GENERATION}.stop_strings",
                 f"{stop!r} ends a response such as {wholes[0][-31:]!r} before its answer. Remove "
                 "it.",
@@ -190,6 +194,15 @@ def engine(run: InNeMoRL) -> Iterator[Finding]:
             and run[f"{GENERATION}.vllm_cfg.skip_tokenizer_init"],
             "vllm_cfg.skip_tokenizer_init",
             "stop strings are found in the text, which vLLM's tokenizer makes. Set it to false.",
+        ),
+        (
+            vllm
+            and run[f"{GENERATION}.bad_words"]
+            and not run[f"{GENERATION}.stop_strings"]
+            and run[f"{GENERATION}.vllm_cfg.skip_tokenizer_init"] is not False,
+            "bad_words",
+            "vLLM finds their tokens by its tokenizer, which NeMo-RL leaves out without stop "
+            "strings: they are ignored. Set `vllm_cfg.skip_tokenizer_init: false`.",
         ),
         (
             run[f"{GENERATION}.backend"] == "sglang" and not run[f"{GENERATION}.sglang_cfg"],

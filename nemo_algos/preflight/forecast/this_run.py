@@ -176,5 +176,15 @@ def _end(run: Planned, t: Timeline) -> str:
     if metric and threshold is not None:
         parts.append(f"when {metric} reaches {threshold:g}")
     if run["checkpointing.checkpoint_must_save_by"]:
-        parts.append(f"after {run['checkpointing.checkpoint_must_save_by']}")
+        parts.append(f"after {_lasting(str(run['checkpointing.checkpoint_must_save_by']))}")
     return " or ".join(parts)
+
+
+def _lasting(text: str) -> str:
+    """NeMo-RL's DD:HH:MM:SS in words; another text as it is."""
+    numbers = text.split(":")
+    if len(numbers) != 4 or not all(number.isdecimal() for number in numbers):
+        return text
+    units = ("days", "hours", "minutes", "seconds")
+    said = [f"{int(n)} {unit}" for n, unit in zip(numbers, units, strict=True) if int(n)]
+    return " ".join(said) or text

@@ -17,6 +17,7 @@ HURT = [row for row in ROWS if row["hurts"]]
 RIGHT = [row for row in ROWS if not row["hurts"]]
 # e1-03: the method decides that key, so that the mistake does not come about
 MISSED = {"d1-05", "d1-06", "d1-35", "d1-47", "d1-51", "e1-03"}
+MISSED |= {"f1-30", "f1-36", "f1-39", "f1-42", "f1-45", "g1-15", "g1-39", "g1-45"}
 # keys of NeMo-RL that the method decides, a warning of before (its trainer's filters), a length
 # that is never reached, and k1
 OURS = {"c1-19", "c2-05", "c7-12", "d1-08", "d1-14", "d1-15"}
@@ -63,5 +64,5 @@ def test_what_is_right_is_left_alone(row):
 
 
 def test_nine_of_ten_are_named():
-    assert (len(HURT), len(RIGHT)) == (196, 64)
+    assert (len(HURT), len(RIGHT)) == (266, 84)
     assert len(MISSED) <= 0.1 * len(HURT)

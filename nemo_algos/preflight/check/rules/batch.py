@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nemo_algos.engines.nemo.derived_config import EPOCHS
-from nemo_algos.findings import Finding
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.both_engines import GLOBAL, GROUP, PROMPTS
 from nemo_algos.preflight.check.rule import Preflight, divisors, error, near, warning
 
@@ -127,7 +127,14 @@ def lengths(run: Preflight) -> Iterator[Finding]:
             f"{longest} of `policy.max_total_sequence_length` are never reached. Set it to "
             f"{longest}.",
         )
-    if run.vllm and (run[path] or longest) < min(longest, prompts):
+    whole = "policy.max_total_sequence_length"
+    if run.vllm and at(run.written, whole) and (run[path] or longest) < longest:
+        yield warning(
+            whole,
+            f"the engine ends a prompt and its response at {run[path]} tokens "
+            f"(`{path}`), so that {longest} are never reached. Set both.",
+        )
+    elif run.vllm and (run[path] or longest) < min(longest, prompts):
         yield warning(
             path,
             f"it is shorter than the longest allowed prompt ({prompts} tokens). Raise it, or "
@@ -173,3 +180,14 @@ def dataloaders(run: Preflight) -> Iterator[Finding]:
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
         found = near(run[path] or prompts, divisors(prompts))
         yield error(path, f"it does not divide the {prompts} prompts of a step. Set it to {found}.")
+
+
+def stored(run: Preflight) -> Iterator[Finding]:
+    """The data plane holds the rollouts of a step."""
+    path = "data_plane.storage_capacity"
+    if run["data_plane.enabled"] and 0 < (run[path] or 0) < run.rollouts:
+        yield error(
+            path,
+            f"it holds {run[path]} samples, and a step has {run.rollouts} rollouts: the first one "
+            f"would fail. Set it to {2 * run.rollouts} or more.",
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.engines.nemo.derived_config import GYM, is_vlm, uses_gym
-from nemo_algos.findings import Finding, did_you_mean, sections_of
+from nemo_algos.findings import Finding, at, did_you_mean, sections_of
 from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
 from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
@@ -62,6 +62,20 @@ def environments(run: Preflight) -> Iterator[Finding]:
                 run.written_at(path, "env_name"),
                 f"env has no section {name}{did_you_mean(str(name), known)}. Name another "
                 "environment, or add it.",
+            )
+
+
+def own_environment(run: Preflight) -> Iterator[Finding]:
+    """A data set with an environment of its name is judged by that."""
+    for path, data in datasets(run):
+        own = data.get("dataset_name")
+        key = run.written_at(path, "env_name")
+        other = data.get("env_name") not in (own, None)
+        if own in (run["env"] or {}) and other and at(run.written, key) is not None:
+            yield warning(
+                key,
+                f"{own} is judged by {data['env_name']}, though env has a section {own}. Set it to "
+                f"{own}, unless you mean the other.",
             )
 
 
@@ -127,10 +141,11 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
             form = " and ".join(found) or "no answer format"
             what = f"the verifier reads `{wanted}`, but the prompts of {path} ask for {form}"
             say = error if wanted == "Answer:" else warning
-            yield say(
-                f"{env}.{key}",
-                f"{what}. Responses in that format score 0. {cure} `data.default.prompt_file`.",
-            )
+            lost = "Responses in that format score 0"
+            if wanted == "boxed" and "<answer>" not in found:
+                say = note if found else warning
+                lost = "Outside of a box it reads numbers, and formulas between dollar signs alone"
+            yield say(f"{env}.{key}", f"{what}. {lost}. {cure} `data.default.prompt_file`.")
 
 
 def unread_keys(run: Preflight) -> Iterator[Finding]:

@@ -38,6 +38,9 @@ def fp8_training(run: Preflight) -> Iterator[Finding]:
             "DTensor workers cannot train in FP8. Set `policy.megatron_cfg.enabled: true` and "
             "`policy.dtensor_cfg.enabled: false`.",
         )
+    if run[f"{FP8}.fp8_param"]:
+        said = "weights kept in FP8 may make log-probs NaN (NVIDIA-NeMo/RL#1164). Set it to false."
+        yield Finding(f"{FP8}.fp8_param", said, "warning")
     if run[f"{MEGATRON}.transformer_impl"] == "local":
         yield Finding(
             f"{MEGATRON}.transformer_impl",

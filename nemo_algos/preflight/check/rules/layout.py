@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from math import gcd
 
-from nemo_algos.findings import Finding
+from nemo_algos.findings import Finding, at
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.rule import Preflight, divisors, error, errors, near, warning
 
@@ -230,3 +230,19 @@ def fsdp(run: Preflight) -> Iterator[Finding]:
         )
     if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
         yield error(f"{DTENSOR}.cpu_offload", "it needs more than one GPU. Set it to false.")
+
+
+def crossed(run: Preflight) -> Iterator[Finding]:
+    """A range that is written ends above its begin."""
+    for section, keys in run.plain.items():
+        if not isinstance(keys, dict) or section == "grpo":  # whose ranges are of advantages
+            continue
+        for low in (key for key in keys if key.endswith("_low")):
+            high = f"{low.removesuffix('_low')}_high"
+            ends = (keys[low], keys.get(high))
+            if all(isinstance(end, int | float) for end in ends) and ends[0] >= ends[1]:
+                written = at(run.written, f"{section}.{low}") is not None
+                yield error(
+                    f"{section}.{low if written else high}",
+                    f"{high}: {ends[1]} must be above {low}: {ends[0]}. Change one of them.",
+                )
