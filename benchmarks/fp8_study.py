@@ -120,7 +120,7 @@ def trained(seed: int, steps: int) -> tuple[Trainer, Policies]:
 
 def draw(trainer: Trainer, sampler: Tiny, seed: int) -> tuple[Experience, Tensor]:
     """Responses and their rewards [B]."""
-    trainer.policy = TinyPolicy(sampler, trainer.config.policy.generation)
+    trainer.sampler = TinyPolicy(sampler, trainer.config.policy.generation)
     trainer.generator.manual_seed(seed)
     experience, rollouts = trainer.collect()
     return experience, rollouts.rewards

@@ -8,6 +8,8 @@ VerifierPool as it comes: a deadline of 5 s, 2 GB of memory.
     uv run benchmarks/math_verifier.py --pairs                   # math_pairs*.txt of this folder
     uv run benchmarks/math_verifier.py --hostile
 
+--alone asks math-verify as NeMo-RL's HFVerifyWorker calls it, in place of verify_math.
+
 --json prints the figures as one object, with the golds behind every count. A verdict that is not
 "ok" counts as a rejection, and in "statuses".
 """
@@ -33,6 +35,7 @@ from rich.table import Table
 from nemo_algos.engines.rewards import VerifierPool
 
 VERIFIER = "nemo_algos.engines.rewards.math:verify_math"
+ALONE = "math_verifier:math_verify_alone"  # this file
 PAIRS = ("math_pairs.txt", "math_pairs_unseen.txt")  # beside this file
 Form = Callable[[str], str | None]  # the response made of a gold; None where it does not apply
 
@@ -93,6 +96,16 @@ WRONG: dict[str, Form] = {
     r"\boxed{\text{elephant}}": lambda g: box(r"\text{elephant}"),
     "an empty box": lambda g: box(""),
 }
+
+
+def math_verify_alone(response: str, answer: str) -> float:
+    """As NeMo-RL's HFVerifyWorker calls it."""
+    from math_verify.metric import math_metric
+    from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
+
+    latex = LatexExtractionConfig()
+    verify = math_metric((latex,), (ExprExtractionConfig(), latex))
+    return float(verify([box(answer)], [response])[0])
 
 
 def accepted(pool: VerifierPool, golds: list[str], form: Form) -> dict[str, list[str]]:
@@ -240,6 +253,7 @@ def main(
     path: Annotated[Path | None, typer.Argument()] = None,
     on_pairs: Annotated[bool, typer.Option("--pairs")] = False,
     on_hostile: Annotated[bool, typer.Option("--hostile")] = False,
+    alone: bool = False,
     count: Annotated[int, typer.Option("--many")] = 0,
     workers: int = 2,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -247,7 +261,7 @@ def main(
     if not (path or on_pairs or on_hostile):
         raise typer.BadParameter("give the file of MATH500, --pairs or --hostile")
     golds = [json.loads(x)["answer"] for x in path.read_text().splitlines()] if path else []
-    with VerifierPool(VERIFIER, workers=1 if on_hostile else workers) as pool:
+    with VerifierPool(ALONE if alone else VERIFIER, workers=1 if on_hostile else workers) as pool:
         start = time.perf_counter()
         if on_hostile:
             figures = hostile(pool)

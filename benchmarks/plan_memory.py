@@ -5,8 +5,9 @@
 
 A row holds a test's arguments (`args`, `env`), its platform, and what the last rank measured:
 `mem_max_allocated`, `mem_allocated` after a step (bytes), `iteration_time` (seconds). Predicted is
-the last pipeline rank. No number is fitted to a case. Constants from sources: cuBLAS' and
-Transformer Engine's workspaces; fitted on the half of the rows that was given: the latencies of
+the last pipeline rank. No number is fitted to a case; four facts were inferred from the half of
+the rows that was given (README.md, "plan's memory"). Constants from sources: cuBLAS' and
+Transformer Engine's workspaces; fitted on that half: the latencies of
 nemo_algos/preflight/plan/speed.py and the three here.
 
 Where the number of GPUs is a guess, of a release test or one that its groups do not divide, it is

@@ -25,8 +25,8 @@ KEPT = AT.format("pass@16")
 HEAD = """# {title}
 
 Each cell shows the mean ± half of the 95 % CI (Student's t over the seeds) on the held-out puzzles.
-Below it is the difference from the baseline, paired by seed, in **bold** if its CI excludes 0. One
-of 20 such intervals excludes 0 by chance. reward and entropy (nats per token) are means over the
+Below it is the difference from the baseline, paired by seed, in **bold** if its CI excludes 0. If
+nothing differs, one in 20 does by chance. reward and entropy (nats per token) are means over the
 last 10 training steps. length of right is the length of correct answers in tokens. Metrics that no
 run changes are left out; summary.csv has all, and pass@k and UCC@k for each k.
 """

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import trainers
 from batches import every_method, make
 
 from nemo_algos.algorithms.build import build
@@ -75,6 +76,18 @@ def test_rounding_changes_logits_and_every_gradient_but_not_the_given_model():
     low = gradients(study.rounded(model, study.ROUNDINGS["e4m3 32"]))
     assert all(not a.equal(b) for a, b in zip(low, before, strict=True))
     assert all(a.equal(b) for a, b in zip(gradients(model), before, strict=True))
+
+
+@torch.no_grad()
+def test_responses_come_from_the_given_sampler_not_from_the_trainer():
+    trainer = trainers.trainer()
+    low = study.rounded(trainer.policy.model, study.ROUNDINGS["e4m3 128"])
+    drawn, _ = study.draw(trainer, low, 0)
+    gaps = []
+    for model in (low, trainer.policy.model):
+        gap = drawn.gen_logprobs - study.logprobs(model, drawn)[0]
+        gaps.append(float(gap[drawn.mask].abs().mean()))
+    assert gaps[1] > 0.01 > 5 * gaps[0]
 
 
 @every_method

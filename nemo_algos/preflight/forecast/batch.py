@@ -90,7 +90,7 @@ def _weights(run: Planned) -> tuple[float, float]:
 
 
 def masked_sequences(run: Planned) -> Iterator[Finding]:
-    """Sequences that differ by rounding are trained on; those that differ by far are not."""
+    """With a threshold, sequences that differ by rounding are trained on; those far off are not."""
     found = run[THRESHOLD]
     if found is None:
         return

@@ -164,7 +164,7 @@ def sampler_alone(run: InNeMoRL) -> Iterator[Finding]:
 
 
 def adapters(run: InNeMoRL) -> Iterator[Finding]:
-    """A gradient reaches the adapters, and their scale is no multiple of the model."""
+    """A gradient reaches the adapters, and their scale alpha / dim is at most 64."""
     path = f"{CORE}.peft" if run.megatron else "policy.dtensor_cfg.lora_cfg"
     scale = (run[f"{path}.alpha"] or 0) / (run[f"{path}.dim"] or 1) * bool(run[f"{path}.enabled"])
     starts = [run[f"{path}.lora_{matrix}_init_method"] for matrix in "AB"]

@@ -354,9 +354,9 @@ def prime_rl_reweight(
 
         J = mean sg[w] A log pi - kl_tau l^2, w = r while q - p <= high (A > 0) or >= -low, else 0
 
-    Why: a mask only stops a token's gradient, so nothing brings back a token that has left the
-    region, as many have in asynchronous training. The penalty, after Kimi K2.5's (arXiv
-    2602.02276), pulls every token back, the further the harder.
+    Why: a mask only stops the gradient that pushes a token further out: unless an advantage of the
+    other sign comes, nothing brings it back. The penalty, after Kimi K2.5's (arXiv 2602.02276),
+    pulls every token back, the further the harder.
 
     After arXiv 2602.04879; its only loss is ipo now. p, q: a token's probability under pi_old and
     pi_theta. The gradient is prime-rl's; the value is the score form's.

@@ -21,7 +21,7 @@ from nemo_algos.preflight.check.data.rows import Row, squeeze
 from nemo_algos.preflight.check.data.tokenizer_checks import TEMPLATE
 from nemo_algos.preflight.check.data.verdict import Stage, cut, list_rows, share
 
-REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
+REPEATED = 0.01  # share of prompts that are another row's, above which it is a warning
 GIVEN = 0.05  # the same of problems that have their answer in them: of GSM8K's and MATH's 3 %
 COMMON = 0.5  # share of rows with one answer, above which it is a warning
 DISTINCT = 5  # different numbers as answers, below which it is one

@@ -10,7 +10,7 @@ from nemo_algos.secrets import as_written
 FILE = "verdicts.jsonl"
 MARKS = {"passed": "ok", "warning": "warn", "failed": "FAIL", "unchecked": "open"}
 NAMED = 5  # rows that a message names
-MANY = 0.05  # share of rows from which on a warning is a failure
+MANY = 0.05  # share of rows above which a warning is a failure
 LAST = 12  # lines of a log that the terminal shows
 Outcome = Literal["passed", "warning", "failed", "unchecked"]
 
