@@ -17,7 +17,9 @@ from typing import Any
 from nemo_algos.preflight.check.annotations import Section, fields_of, module, parsed
 from nemo_algos.preflight.check.registries import (
     TABLES,
+    constructors,
     listed,
+    registered,
     texts,
 )
 from nemo_algos.preflight.check.release import SHIPPED, engine_arguments, is_grpo, read
@@ -95,6 +97,7 @@ def kept(root: Path, vllm: Path) -> dict[str, Any]:
         "fields": {
             **{f"model {kind}": found for kind, found in model_fields(vllm.parent).items()},
             **rows(root),
+            **constructors(root),
             "Megatron Bridge": sorted(of_providers(vllm.parent / "megatron")),
         },
         "prompts": dict(sorted(release.prompts.items())),
@@ -136,19 +139,9 @@ def rows(folder: Path) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for what, where in KINDS.items():
-        path, _, name = where.partition(":")
-        bound = module(folder, path).find(name)
-        registry = getattr(bound[1], "value", None) if bound else None
-        tables = (
-            [one for one in ast.walk(registry) if isinstance(one, ast.Dict)] if registry else []
-        )
-        for key, value in zip(tables[0].keys, tables[0].values, strict=True) if tables else ():
-            text = getattr(key, "value", "")
-            named = [one.id for one in ast.walk(value) if isinstance(one, ast.Name)]
-            owner, node = module(folder, path).find(named[-1]) or (None, None)
-            if owner is not None and node is not None:
-                tree = node if what == "processor" else parsed(owner.path)
-                found[f"{what} {text}"] = sorted({*_keys(tree)})
+        for name, owner, node in registered(folder, where):
+            tree = node if what == "processor" else parsed(owner.path)
+            found[f"{what} {name}"] = sorted({*_keys(tree)})
     return found
 
 

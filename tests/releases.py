@@ -19,6 +19,8 @@ from pydantic import BaseModel, Field
 TRAINER = """
 def async_grpo_train(processor=None): ...
 """
+ARGUMENTS = "arguments of "  # of a data set
+DATA_SETS = "nemo_rl/data/datasets/response_datasets"
 BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
 NAMES = {str(schema): name for name, schema in PLAIN.items() if name not in ("Dict", "List")}
 
@@ -29,7 +31,7 @@ def write(folder: Path, release: Release = MAIN) -> None:
         "nemo_rl/__init__.py": "",
         "nemo_rl/algorithms/grpo.py": HEAD + "\n".join(_classes(release.schema)) + TRAINER,
         "nemo_rl/environments/utils.py": _registry(release.environments),
-        "nemo_rl/data/datasets/response_datasets/all.py": _data_sets(release.data_set_keys),
+        **_data_sets(release.fields),
     }
     for name, keys in release.environments.items():
         files[f"nemo_rl/environments/{name}.py"] = _environment(keys)
@@ -101,6 +103,19 @@ def _environment(keys: tuple[str, ...]) -> str:
     return "\n".join(["class EnvConfig(TypedDict):", *(f"    {key}: Any" for key in keys)])
 
 
-def _data_sets(keys: frozenset[str]) -> str:
-    arguments = ", ".join(["self", *sorted(keys)])
-    return f"class All:\n    def __init__({arguments}): ...\n"
+def _data_sets(fields: Mapping[str, list[str]]) -> dict[str, str]:
+    """A module with a class for each data set, which refuses splits it lacks, and the registry."""
+    names = [what.removeprefix(ARGUMENTS) for what in fields if what.startswith(ARGUMENTS)]
+    registry = []
+    files = {}
+    for n, name in enumerate(names):
+        arguments = ", ".join(["self", *fields[f"{ARGUMENTS}{name}"]])
+        splits = fields[f"splits of {name}"]
+        body = f"if split not in {splits}: raise ValueError" if splits else "..."
+        files[f"{DATA_SETS}/d{n}.py"] = (
+            f"class D{n}:\n    def __init__({arguments}):\n        {body}\n"
+        )
+        registry.append(f"from .d{n} import D{n}\n")
+    entries = ", ".join(f"{name!r}: D{n}" for n, name in enumerate(names))
+    files[f"{DATA_SETS}/__init__.py"] = f"{''.join(registry)}DATASET_REGISTRY = {{{entries}}}\n"
+    return files

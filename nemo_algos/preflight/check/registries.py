@@ -5,10 +5,10 @@ compared with.
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nemo_algos.preflight.check.annotations import module, parsed
+from nemo_algos.preflight.check.annotations import Module, module, parsed
 
 TABLES = {  # of NeMo-RL; keys without a dot are of data sets and environments
     "dataset_name": "nemo_rl.data.datasets.response_datasets:DATASET_REGISTRY",
@@ -37,14 +37,9 @@ def _names(node: ast.AST, name: str) -> Iterable[str]:
     """The names in a node, if it is the table of this name. A class's are in small letters."""
     match node:
         case ast.ClassDef(name=found, body=body) if found == name:
-            plain = []
-            typed = []
-            for one in body:
-                if isinstance(one, ast.Assign):
-                    plain.append(one.targets[0])
-                if isinstance(one, ast.AnnAssign):
-                    typed.append(one.target)
-            return [one.id.lower() for one in plain + typed if isinstance(one, ast.Name)]
+            targets = [one.targets[0] for one in body if isinstance(one, ast.Assign)]
+            targets += [one.target for one in body if isinstance(one, ast.AnnAssign)]
+            return [one.id.lower() for one in targets if isinstance(one, ast.Name)]
         case (
             ast.Assign(targets=[ast.Name(id=found)], value=value)
             | ast.AnnAssign(target=ast.Name(id=found), value=ast.AST() as value)
@@ -63,10 +58,49 @@ def texts(value: ast.AST) -> list[str]:
     """The texts of the first dictionary (its keys), set, list or tuple within an expression."""
     for node in ast.walk(value):
         parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-        texts = []
-        for one in parts:
-            if isinstance(one, ast.Constant):
-                texts.append(one.value)
+        texts = [one.value for one in parts if isinstance(one, ast.Constant)]
         if texts:
             return [text for text in texts if isinstance(text, str)]
+    return []
+
+
+def registered(folder: Path, where: str) -> Iterator[tuple[str, Module, ast.AST]]:
+    """The names of a registry, each with the module and the code of its class or function."""
+    path, _, name = where.partition(":")
+    bound = module(folder, path).find(name)
+    tables = [one for one in ast.walk(bound[1]) if isinstance(one, ast.Dict)] if bound else []
+    for key, value in zip(tables[0].keys, tables[0].values, strict=True) if tables else ():
+        named = [one.id for one in ast.walk(value) if isinstance(one, ast.Name)]
+        found = module(folder, path).find("".join(named[-1:]))
+        if found and isinstance(key, ast.Constant):
+            yield str(key.value), *found
+
+
+def constructors(folder: Path) -> dict[str, list[str]]:
+    """Of each data set what it takes (`arguments of NAME`) and its splits (`splits of NAME`).
+
+    It takes what any constructor of its module does. A data set that takes any split has none.
+    """
+    found: dict[str, list[str]] = {}
+    for name, owner, _ in registered(folder, TABLES["dataset_name"]):
+        nodes = list(ast.walk(parsed(owner.path)))
+        made = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        arguments = [one for n in made for one in [*n.args.args[1:], *n.args.kwonlyargs]]
+        found[f"arguments of {name}"] = [one.arg for one in arguments]
+        found[f"splits of {name}"] = [text for n in nodes for text in _splits(n, nodes)]
+    return found
+
+
+def _splits(node: ast.AST, nodes: Iterable[ast.AST]) -> list[str]:
+    """The splits than which a statement refuses any other, by a list or a table among the nodes."""
+    match node:
+        case (
+            ast.If(
+                test=ast.Compare(ast.Name("split"), [ast.NotIn() | ast.NotEq()], [table]),
+                body=[ast.Raise()],
+            )
+            | ast.Assert(test=ast.Compare(ast.Name("split"), [ast.In()], [table]))
+        ):
+            named = [text for one in nodes for text in _names(one, ast.unparse(table))]
+            return named or texts(ast.List([table]))
     return []

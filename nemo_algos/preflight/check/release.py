@@ -29,7 +29,7 @@ from nemo_algos.preflight.check.annotations import (
     parsed,
     schemas,
 )
-from nemo_algos.preflight.check.registries import TABLES, listed
+from nemo_algos.preflight.check.registries import TABLES, constructors, listed
 
 GRPO = "nemo_rl.algorithms.grpo"
 # the config's types, by the path of their section; the single controller has a type of its own
@@ -129,8 +129,8 @@ class Release:
     names: by the name of a package ("NeMo-RL", "vLLM 0.11.0") and a key the values that the package
         looks up for that key. Those of libraries are always the shipped ones.
     prompts: the texts of its prompt files, by name.
-    fields: what is read of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`.
-        They are always the shipped ones.
+    fields: what is read of `model TYPE`, `processor NAME`, `data set NAME`, `Megatron Bridge`,
+        which are always the shipped ones; and what `constructors` reads of data sets.
     root: the checkout; None of the shipped one.
     trees: what `tree` has made.
     """
@@ -230,12 +230,14 @@ def shipped() -> Release:
 def read(root: Path) -> Release:
     """The checkout in a folder, in half a second; its configs and facts when they are asked for."""
     files = config_files(root)
+    data_sets = constructors(root)
+    taken = chain(*(data_sets[what] for what in data_sets if what.startswith("arguments of ")))
     return Release(
         name=_name(root),
         schema=schemas(root, TYPES, OF_CONTROLLER),
         configs=_Lazy(files, lambda name: _composed(files[name])),
         environments=_environments(root),
-        data_set_keys=frozenset(_data_set_keys(root)),
+        data_set_keys=frozenset(taken).difference(GIVEN),
         facts=_Lazy(FACTS, lambda fact: _holds(root, fact)),
         engine=_engine(root),
         names={
@@ -243,7 +245,7 @@ def read(root: Path) -> Release:
             "NeMo-RL": {key: listed(root, where) for key, where in TABLES.items()},
         },
         prompts={f.name: f.read_text("utf-8") for f in (root / "examples/prompts").glob("*.txt")},
-        fields=shipped().fields,
+        fields={**shipped().fields, **data_sets},
         root=root,
     )
 
@@ -405,19 +407,6 @@ def _keys(section: Section) -> Iterator[str]:
         yield key
         for inner in kind.sections:
             yield from (f"{key}.{below}" for below in fields_of(inner))
-
-
-def _data_set_keys(root: Path) -> Iterator[str]:
-    """What the constructors of NeMo-RL's data sets name: the keys of a data set's section."""
-    for file in sorted((root / "nemo_rl" / "data" / "datasets" / "response_datasets").glob("*.py")):
-        for kind in parsed(file).body:
-            if not isinstance(kind, ast.ClassDef):
-                continue
-            for method in kind.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    for argument in [*method.args.args[1:], *method.args.kwonlyargs]:
-                        if argument.arg not in GIVEN:
-                            yield argument.arg
 
 
 READS = "the single controller reads "

@@ -60,13 +60,15 @@ def training_rows(run: Run) -> list[int]:
 
 
 def validation_rows(run: Run) -> int:
-    """Rows of validation; 0 where a set's are not known, or some are split off for it."""
+    """Rows of validation, also those split off for it; 0 where some are not known."""
     found = []
     for path, data in datasets(run):
+        rows = len(rows_of(data) or ())
+        size = data.get("split_validation_size") or 0
         if path == "data.validation":
-            found.append(len(rows_of(data) or ()))
-        elif data.get("split_validation_size"):
-            return 0
+            found.append(rows)
+        elif size:
+            found.append(split_off(size, rows) if is_number(size) else 0)
     return sum(found) if all(found) else 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_algos.findings import Finding, did_you_mean, sections_of
+from nemo_algos.findings import Finding, at, did_you_mean, sections_of
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, warning
 
 OF_PARTS = "env.math_multi_reward."
@@ -12,6 +12,8 @@ NEEDED = ("verifier_type", "math_verify_impl")  # where null stands for no defau
 FUNCTIONS = "reward_functions"
 OWN_ROWS = ("ResponseDataset", "general-conversation-jsonl", "openai_format", "arrow_text")
 PICTURED = {"image", "audio", "video"}
+HELD_OUT = "split_validation_size"
+CHOOSING = ("split", "subset", HELD_OUT)  # keys that choose rows of a data set
 
 
 def names(run: InNeMoRL) -> Iterator[Finding]:
@@ -117,3 +119,23 @@ def processors(run: InNeMoRL) -> Iterator[Finding]:
                 run.written_at(path, "processor"),
                 f"{processor} does not fit: {said}. Set it to {usual}.",
             )
+
+
+def ignores(run: InNeMoRL, data: Mapping[str, Any], key: str) -> bool:
+    """Whether a data set is known to take no notice of a key."""
+    return key not in run.nemo_rl.fields.get(f"arguments of {data.get('dataset_name')}", [key])
+
+
+def splits(run: InNeMoRL) -> Iterator[Finding]:
+    """A data set has the split that is named, and takes the keys that choose its rows."""
+    for path, data in run.data_sets:
+        name, split = data.get("dataset_name"), data.get("split")
+        known = run.nemo_rl.fields.get(f"splits of {name}") or [split]
+        wrong = split not in (None, *known)
+        said = f"{name} has no split {split}. Name one of {', '.join(map(str, known))}."
+        yield from errors((wrong, run.written_at(path, "split"), said))
+        for key in CHOOSING:
+            where = run.written_at(path, key)
+            if at(run.written, where) and ignores(run, data, key):
+                said = f"{name} does not take it, and gives all of its rows. Remove it."
+                yield warning(where, said)

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.findings import Finding, did_you_mean
+from nemo_algos.findings import Finding, at, did_you_mean, sections_of
 from nemo_algos.preflight.forecast.planned import InNeMoRL, error, errors, note, small, warning
 from nemo_algos.preflight.forecast.rewards import limit
 from nemo_algos.preflight.forecast.template import rendered
@@ -28,6 +28,7 @@ SEQUENCES = 256  # that vLLM's engine computes at a time, where nothing else is 
 IMAGE = 160  # tokens of a small picture of 480 x 320
 SHORTEST = 32  # tokens of a response that says anything, and its answer in a format
 CALLED = ("add_generation_prompt", "tokenize", "add_special_tokens", "return_tensors")
+CHATS = re.compile(r"(?i)[-_](instruct|chat|thinking|it)\b")  # in a model's name
 COMMON = ["enable_thinking", "thinking", "reasoning_effort", "thinking_budget", "builtin_tools"]
 
 
@@ -229,7 +230,17 @@ def games(run: InNeMoRL) -> Iterator[Finding]:
 
 def template(run: InNeMoRL) -> Iterator[Finding]:
     """A prompt by the chat template has the problem, and the template reads what it is given."""
-    text = (run["policy.tokenizer"] or {}).get(TEMPLATE.rpartition(".")[2]) or "default"
+    wrote = sections_of(at(run.written, "policy.tokenizer"))
+    if wrote and wrote[0].get("chat_template", "") is None:
+        say = warning if CHATS.search(str(run["policy.model_name"])) else note
+        if say is warning or run.own_template:
+            yield say(
+                TEMPLATE,
+                "null is not the default template: NeMo-RL then gives the model the bare text, "
+                "without roles or the start of its turn. Set it to default.",
+            )
+        return
+    text = run[TEMPLATE] or "default"
     text = prompt_of(run, text) or "default" if text.endswith(".jinja") else text
     own = text.lower() == "default"
     text = run.own_template if own else text

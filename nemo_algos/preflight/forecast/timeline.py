@@ -1,6 +1,7 @@
 """When a run validates, saves and ends, and which checkpoint is then the best."""
 
 from collections.abc import Iterator
+from math import sqrt
 from typing import NamedTuple
 
 from nemo_algos.findings import Finding, at, did_you_mean, sections_of
@@ -24,6 +25,14 @@ BETTER = ("accuracy", "pass_k", "reward")  # metrics of which more is better
 WORSE = ("loss", "kl_penalty", "grad_norm", "token_mult_prob_error")  # of which less is, or none
 SHARES = ("accuracy", "pass_k")  # from 0 to 1, where rewards are
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
+FEW = 30  # prompts, of which a share of 1/2 has a standard error of 9 points
+HELD_OUT = (
+    "data.validation",
+    "data.train.split_validation_size",
+    "data.default.split_validation_size",
+    "data.train.data_path",
+)
+SAMPLES = ("grpo.max_val_samples", "grpo.val_batch_size")
 LONG = 100  # steps that one would miss
 NO_STEPS = range(0)
 
@@ -286,4 +295,19 @@ def kept(run: Planned) -> Iterator[Finding]:
     if run["checkpointing.enabled"] and run[path] is not None and run[path] < 1:
         yield error(
             path, f"{run[path]} keeps none but the last one. Set it to 1 or more, or to null."
+        )
+
+
+def enough_prompts(run: Planned) -> Iterator[Finding]:
+    """A score that ranks checkpoints, or ends the run, is of enough prompts to tell them apart."""
+    t = timeline_of(run)
+    ranks = run["checkpointing.enabled"] and str(run[METRIC]).startswith("val:")
+    used = ranks or (run[STOP] is not None and run[THRESHOLD] is not None)
+    key = written_of(run, *(HELD_OUT if t.prompts == run.held_out else SAMPLES))
+    if used and t.validations and 0 < t.prompts < FEW and at(run.written, key) is not None:
+        yield (note if t.steps <= TRIAL else warning)(
+            key,
+            f"validation is on {t.prompts} prompts, of which an accuracy has a standard error of "
+            f"up to {50 / sqrt(t.prompts):.0f} points, and checkpoints are ranked or the run ends "
+            "by it. Validate on 100 or more: a split of 1 or more is a number, below 1 a share.",
         )

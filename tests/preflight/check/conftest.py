@@ -8,6 +8,7 @@ from collections import namedtuple
 import pytest
 
 Usage = namedtuple("Usage", "free")
+KINDS = {"writer": "LlamaForCausalLM", "judge": "LlamaForSequenceClassification"}
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +39,9 @@ def home(tmp_path_factory):
         vocabulary = {"vocab": {word: number for number, word in enumerate(words)}}
         (folder / name).mkdir()
         (folder / name / "tokenizer.json").write_text(json.dumps({"model": vocabulary}))
+    for name, kind in KINDS.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps({"architectures": [kind]}))
     return folder
 
 

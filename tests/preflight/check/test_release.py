@@ -11,7 +11,7 @@ from nemo_algos.preflight.check import release
 from nemo_algos.preflight.check.annotations import schemas
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.keys import unknown_keys
-from nemo_algos.preflight.check.registries import listed
+from nemo_algos.preflight.check.registries import constructors, listed
 from nemo_algos.preflight.check.release import FACTS, READS, find, shipped
 
 TYPES = """
@@ -163,6 +163,9 @@ def test_a_checkout_reads_as_it_is(checkout):
     assert found.schema.keys() == shipped().schema.keys() and not different
     assert found.environments == shipped().environments
     assert found.data_set_keys == shipped().data_set_keys
+    read = constructors(checkout)
+    assert len(read) == 60
+    assert read == {what: shipped().fields[what] for what in read}
     assert found.configs == FEW.configs and len(found.grpo) > 10
     assert {fact for fact in FACTS if found.facts[fact]} == {"asynchronous GRPO takes images"}
 

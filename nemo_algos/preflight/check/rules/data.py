@@ -11,10 +11,12 @@ from typing import Any
 from nemo_algos.engines.nemo.derived_config import GYM, is_vlm, uses_gym
 from nemo_algos.findings import Finding, at, did_you_mean, sections_of
 from nemo_algos.preflight.check.keys import FOREIGN, SPLITS
+from nemo_algos.preflight.check.known_models import config_of, configs
 from nemo_algos.preflight.check.layout import MCORE, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, errors, note, warning
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.training_rows import datasets
+from nemo_algos.preflight.forecast.names import HELD_OUT, ignores
 from nemo_algos.preflight.forecast.sampling import asked
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
@@ -30,6 +32,7 @@ OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
 PROCESSOR = "nemo_gym_data_processor"  # the one that gives rows of Gym
 CONFIGS = f"{GYM}.config_paths"
 MODEL = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
+GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")  # of an architecture
 PENALTIES = ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage")
 
 
@@ -186,15 +189,17 @@ def validation(run: Preflight) -> Iterator[Finding]:
     validates = (
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
     )
-    shares = [data.get("split_validation_size") for _, data in datasets(run)]
+    sharing = [data for _, data in datasets(run) if data.get(HELD_OUT)]
+    deaf = [str(data["dataset_name"]) for data in sharing if ignores(run, data, HELD_OUT)]
+    whose = f": {deaf[0]} takes no `{HELD_OUT}`" if deaf else ""
     samples = run["grpo.max_val_samples"]
     batch = run["grpo.val_batch_size"]
     yield from errors(
         (
-            validates and not run["data.validation"] and not any(shares),
+            validates and not run["data.validation"] and len(sharing) == len(deaf),
             "data.validation",
-            "grpo is set to validate, but there is no validation data. Give it a data set as in "
-            "`data.train`, or set `grpo.val_period: 0`.",
+            f"grpo is set to validate, but there is no validation data{whose}. Give it a data set "
+            "as in `data.train`, or set `grpo.val_period: 0`.",
         ),
         (
             0 < (samples or 0) < (batch or 0),
@@ -279,3 +284,16 @@ def penalised_messages(run: Preflight) -> Iterator[Finding]:
                 f"{run.algorithm.name} needs one advantage for all tokens of a response. Set it "
                 "to null, or choose a method with a token ratio (grpo, etr, cispo).",
             )
+
+
+def reward_models(run: Preflight) -> Iterator[Finding]:
+    """A reward model has learned to score: on top of another model NeMo-RL makes a new head."""
+    name = str(run["env.reward_model.model_name"])
+    kinds = config_of(name).get("architectures") or ()
+    if name in configs() or any(str(kind).endswith(GENERATES) for kind in kinds):
+        yield warning(
+            "env.reward_model.model_name",
+            f"{name} is a language model without a head that scores. NeMo-RL gives it a new one, "
+            "so rewards are a random projection. Name a model trained as a reward model, such as "
+            "Skywork/Skywork-Reward-V2-Qwen3-0.6B.",
+        )

@@ -18,6 +18,7 @@ from nemo_algos.preflight.check.training_rows import (
     split_off,
     training_rows,
 )
+from nemo_algos.preflight.forecast.names import HELD_OUT, ignores
 
 KEYS = {"input_key": "input", "output_key": "output"}  # of NeMo-RL's ResponseDataset
 
@@ -52,7 +53,10 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
 
 
 def enough_rows(run: Preflight) -> Iterator[Finding]:
-    """NeMo-RL drops an incomplete batch, and a synchronous run ends with its last epoch."""
+    """NeMo-RL drops an incomplete batch, and a synchronous run ends with its last epoch.
+
+    Unshuffled, one data set comes after the other.
+    """
     rows = training_rows(run)
     apart = run["data.use_multiple_dataloader"]
     path = "data.num_prompts_per_dataloader" if apart else "grpo.num_prompts_per_step"
@@ -62,6 +66,14 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
             path,
             f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows. "
             "NeMo-RL drops incomplete batches, so no step would be made. Lower it, or add rows.",
+        )
+    sets = sections_of(run["data.train"])
+    if len(sets) > 1 and run["data.shuffle"] is False and not apart:
+        yield warning(
+            "data.shuffle",
+            f"the {len(sets)} data sets of `data.train` come one after the other, so the run sees "
+            f"the first one alone for {sum(rows[:1]) // max(1, prompts) or 'all of its'} steps. "
+            "Set it to true, or set `data.use_multiple_dataloader: true`.",
         )
     steps = run.last_step
     if steps < run["grpo.max_num_steps"]:
@@ -80,7 +92,7 @@ def held_out(run: Preflight) -> Iterator[Finding]:
     for path, data in datasets(run):
         key = f"{path}.split_validation_size"
         size = data.get("split_validation_size") or 0
-        if not is_number(size):
+        if not is_number(size) or ignores(run, data, HELD_OUT):
             continue
         if size > 1 and size % 1:
             yield error(
@@ -100,10 +112,7 @@ def held_out(run: Preflight) -> Iterator[Finding]:
                 "`data.validation` is set, and scores both together. Set it to 0 to train on all "
                 "rows.",
             )
-    trained = set()
-    for path, data in datasets(run):
-        if path == "data.train":
-            trained.add(data.get("dataset_name"))
+    trained = [data.get("dataset_name") for path, data in datasets(run) if path == "data.train"]
     usual = run["data.default.env_name"]
     for section in sections_of(run["data.validation"]):
         name = not section.get("env_name") and section.get("dataset_name")
