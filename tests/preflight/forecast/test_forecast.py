@@ -295,20 +295,20 @@ SYSTEM = "data.default.system_prompt_file"
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides", "said"),
+    ("form", "text", "overrides", "said"),
     [
-        (NO_SYSTEM, [], {}),
-        (NO_SYSTEM, [f"{SYSTEM}=examples/prompts/cot.txt"], {SYSTEM: "no system"}),
-        ("{{ messages }}", [], {"policy.tokenizer.chat_template": "content"}),
-        (NO_SYSTEM, ["+policy.tokenizer.chat_template_kwargs.terse=true"], {}),
+        ("jinja", NO_SYSTEM, [], {}),
+        ("text", NO_SYSTEM, [f"{SYSTEM}=examples/prompts/cot.txt"], {SYSTEM: "no system"}),
+        ("named", "{{ messages }}", [], {"policy.tokenizer.chat_template": "content"}),
+        ("jinja", NO_SYSTEM, ["+policy.tokenizer.chat_template_kwargs.terse=true"], {}),
         (
+            "named",
             NO_SYSTEM,
             ["+policy.tokenizer.chat_template_kwargs.enable_thinking=true"],
             {"policy.tokenizer.chat_template_kwargs.enable_thinking": "no effect"},
         ),
     ],
 )
-@pytest.mark.parametrize("form", ["jinja", "text", "named"])
 def test_a_models_own_template_is_read(tmp_path, form, text, overrides, said):
     if form == "jinja":
         (tmp_path / "chat_template.jinja").write_text(text)
