@@ -182,10 +182,9 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     for name in names if isinstance(names, ListConfig) else [names]:
         if name is not None:
             parents.append(_with_parents(_parent(path, str(name)), (*children, path)))
-    merged: Any = own
-    if parents or path.is_relative_to(SHIPPED):  # what is shipped is read once, and copied here
-        with evaluating():
-            merged = OmegaConf.merge(*parents, own)
+    with evaluating():
+        merged = OmegaConf.merge(*parents, own)
+    assert isinstance(merged, DictConfig)
     merged.pop("defaults", None)
     return merged
 

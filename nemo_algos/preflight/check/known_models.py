@@ -22,6 +22,7 @@ from nemo_algos.preflight.check.decoder import Attention, Experts, Mamba, Model
 HERE = Path(__file__).parent
 FILE = "config.json"
 TEMPLATE = "chat_template.jinja"
+LARGEST = 1 << 24  # bytes of a file beside it
 TRAINED = re.compile(r"(-(Instruct|Base|Chat|Thinking|2507))+$")  # of a name
 POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k")
@@ -99,10 +100,15 @@ def config_of(name: str) -> Mapping[str, Any]:
 def template_of(name: str) -> str:
     """The chat template of a model, by folder or hub's name; empty where none is known here."""
     folder = Path(name if os.path.isdir(name) else os.path.dirname(_cached(name)) or os.devnull)
+    files = {}
+    for name in (TEMPLATE, "tokenizer_config.json"):
+        path = folder / name
+        if os.path.isfile(path) and os.path.getsize(path) <= LARGEST:
+            files[name] = path
     try:
-        if os.path.isfile(folder / TEMPLATE):
-            return (folder / TEMPLATE).read_text()
-        told = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template")
+        if TEMPLATE in files:
+            return files[TEMPLATE].read_text()
+        told = json.loads(files["tokenizer_config.json"].read_text()).get("chat_template")
         named = {one["name"]: one["template"] for one in told if isinstance(one, dict)}
         found = named.get("default", told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

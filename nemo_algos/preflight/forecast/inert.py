@@ -14,20 +14,20 @@ MATTER_WHEN_OFF = (
 )
 CORE = "policy.megatron_cfg"
 GENERATION = "policy.generation"
-# keys, or sections, that are read where another key has one of these values, which are for people
-SWITCHED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    f"{CORE}.recompute_granularity": (f"{CORE}.activation_checkpointing", (True,)),
-    f"{CORE}.recompute_modules": (f"{CORE}.activation_checkpointing", (True,)),
+# keys, or sections, that are read where another key has this value
+SWITCHED: dict[str, tuple[str, Any]] = {
+    f"{CORE}.recompute_granularity": (f"{CORE}.activation_checkpointing", True),
+    f"{CORE}.recompute_modules": (f"{CORE}.activation_checkpointing", True),
     f"{CORE}.optimizer.optimizer_offload_fraction": (
         f"{CORE}.optimizer.optimizer_cpu_offload",
-        (True,),
+        True,
     ),
-    "grpo.dynamic_sampling_max_gen_batches": ("grpo.use_dynamic_sampling", (True,)),
-    f"{GENERATION}.colocated.resources": (f"{GENERATION}.colocated.enabled", (False,)),
-    f"{GENERATION}.vllm_cfg": (f"{GENERATION}.backend", ("vllm",)),
-    f"{GENERATION}.vllm_kwargs": (f"{GENERATION}.backend", ("vllm",)),
-    f"{GENERATION}.sglang_cfg": (f"{GENERATION}.backend", ("sglang",)),
-    f"{GENERATION}.mcore_generation_config": (f"{GENERATION}.backend", ("megatron",)),
+    "grpo.dynamic_sampling_max_gen_batches": ("grpo.use_dynamic_sampling", True),
+    f"{GENERATION}.colocated.resources": (f"{GENERATION}.colocated.enabled", False),
+    f"{GENERATION}.vllm_cfg": (f"{GENERATION}.backend", "vllm"),
+    f"{GENERATION}.vllm_kwargs": (f"{GENERATION}.backend", "vllm"),
+    f"{GENERATION}.sglang_cfg": (f"{GENERATION}.backend", "sglang"),
+    f"{GENERATION}.mcore_generation_config": (f"{GENERATION}.backend", "megatron"),
 }
 
 
@@ -46,15 +46,15 @@ def inert(run: Planned) -> Iterator[Finding]:
 
 def switched_off(run: Planned) -> Iterator[Finding]:
     """A key whose switch is elsewhere has no effect while that is off."""
-    for path, (switch, values) in SWITCHED.items():
+    for path, (switch, on) in SWITCHED.items():
         found = run[switch]
-        if at(run.written, path) is None or (found or False) in values:
+        if at(run.written, path) is None or (found or False) == on:
             continue
         if path.startswith(CORE) and not run.megatron:
             continue  # the whole section is not read
         yield warning(
             path,
-            f"no effect while `{switch}` is {_written(found)}. Set that to {_written(values[0])}, "
+            f"no effect while `{switch}` is {_written(found)}. Set that to {_written(on)}, "
             "or remove this.",
         )
 

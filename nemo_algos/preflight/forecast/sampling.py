@@ -249,7 +249,7 @@ def template(run: InNeMoRL) -> Iterator[Finding]:
         names, made = _read(run, text)
         key = TEMPLATE
         systems = [path for path, data in run.data_sets if data.get("system_prompt_file")]
-        if systems and not _read(run, text, system=False)[1]:
+        if made and systems and not _read(run, text, system=False)[1]:
             key = run.written_at(systems[0], "system_prompt_file")
         whose = "the chat template of the model" if own else "it"
         yield from errors((made, key, f"prompts by {whose} are not the bare problem: {made}."))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 
 from nemo_algos.config import SHIPPED
 from nemo_algos.preflight.check.judge import judged
+from nemo_algos.preflight.check.known_models import template_of
 from nemo_algos.preflight.forecast import (
     batch,
     learning,
@@ -321,6 +323,15 @@ def test_a_models_own_template_is_read(tmp_path, form, text, overrides, said):
     found = {f.path: f.message for f in findings if "template" in f.path or f.path == SYSTEM}
     assert found.keys() == said.keys()
     assert all(words in found[path] for path, words in said.items())
+
+
+def test_what_is_no_file_or_too_large_is_no_template(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "tokenizer_config.json")
+    assert template_of(str(tmp_path)) == ""
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert template_of(str(tmp_path)) == "{{ messages }}"
+    monkeypatch.setattr("nemo_algos.preflight.check.known_models.LARGEST", 3)
+    assert template_of(str(tmp_path)) == ""
 
 
 @pytest.mark.parametrize(

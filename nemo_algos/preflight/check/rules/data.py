@@ -24,8 +24,8 @@ OF_PARTS = "math_multi_reward"  # its rewards are of tags: <think>, <answer>
 MATH = ("math", "math_default", OF_PARTS)
 VERIFIERS = {"hf_math_verify": "boxed", "dapo_math_verify": "Answer:"}  # what they look for
 # what the reward functions of images look for
-PICTURED = {"exact_alnum": "<answer>", "math_expr": "<answer>", "bbox_giou": "<answer>"}
-PICTURED |= {"format": "<answer>", "geo3k": "boxed"}
+TAGS = {"exact_alnum": "<answer>", "math_expr": "<answer>", "bbox_giou": "<answer>"}
+TAGS |= {"format": "<answer>", "geo3k": "boxed"}
 # keys that NeMo-RL's types of `data` have for SFT, and those of a data set for DPO
 OF_SFT = ("add_bos", "add_eos", "add_generation_prompt", "add_system_prompt")
 OF_PAIRS = ("chosen_key", "min_generation_tokens", "prompt_key", "rejected_key")
@@ -115,7 +115,7 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
         if found is None:
             continue
         for function in sections_of(run[f"{env}.reward_functions"]):
-            form = PICTURED.get(str(function.get("name")))
+            form = TAGS.get(str(function.get("name")))
             if not data.get("prompt_file") or function.get("kwargs"):
                 continue  # the rows may ask for it themselves; arguments name other tags
             if form and form not in found:
